@@ -1,0 +1,5 @@
+"""Linear-time attention for Keras 3."""
+
+from keras_rfa import ops as ops
+
+__version__ = "0.1.0"

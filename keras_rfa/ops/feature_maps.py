@@ -1,0 +1,184 @@
+"""Feature maps: `φ(q)ᵀ φ(k)` in place of the kernel `exp(q·k)`.
+
+No map takes a maximum or a mean over time: that would let the future leak
+into a causal layer, and a stream would differ from the whole sequence.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import keras
+from keras import ops
+
+from keras_rfa.ops.shapes import check_shape
+
+Tensor = Any
+
+
+def feature_map(
+    x: Tensor,
+    projection: Tensor | None = None,
+    kind: str = "gaussian",
+    normalize: bool = True,
+    scale: Tensor | None = None,
+) -> Tensor:
+    """Maps queries or keys to the features whose inner product is a kernel.
+
+    With `W~` the projection, `σ` the scale, `W = σ W~` and `x^ = x / |x|`:
+
+    | kind         | feature                         | its product estimates |
+    | ------------ | ------------------------------- | --------------------- |
+    | `"gaussian"` | `D^-1/2 [sin(W x^), cos(W x^)]` | `exp(-|σ(q^-k^)|²/2)` |
+    | `"arccos"`   | `D^-1/2 relu(W x^)`             | the arc-cosine kernel |
+    | `"positive"` | `D^-1/2 exp(W~ x' - |x'|²/2)`   | `exp(σ² q·k / √d)`    |
+    | `"elu"`      | `elu(x) + 1`                    | itself                |
+
+    where `x' = σ x d^-1/4`. The arc-cosine kernel is
+    `|a| |b| (sin θ + (π - θ) cos θ) / 2π` with `a = σ q^`, `b = σ k^` and `θ`
+    the angle between them. Queries and keys must share `W~` and `σ`.
+
+    Args:
+        x: Tensor of shape `(b, t, h, d)`. Queries or keys.
+        projection: Tensor of shape `(h, D, d)`, with entries drawn from
+            N(0, 1). Every kind but `"elu"` needs one.
+        kind: `"gaussian"`, `"arccos"`, `"positive"` or `"elu"`.
+        normalize: bool. Whether `"gaussian"` and `"arccos"` divide `x` by its
+            length. If `False`, the gaussian feature is multiplied by
+            `exp(|σ x|²/2)`, so that the product estimates `exp(σ² q·k)`. The
+            other kinds never normalise.
+        scale: Tensor of shape `(h, d)`, the inverse length scale `σ`: larger
+            is sharper. `None` means 1, that is, the projection is final.
+
+    Returns:
+        Tensor of shape `(b, t, h, m)`, with `m = 2 D` for `"gaussian"` (all
+        sines first), `D` for `"arccos"` and `"positive"`, `d` for `"elu"`.
+        It is float32 (float64 where `x` is), whatever the dtype of `x`.
+
+    Raises:
+        ValueError: if `kind` is unknown, if the projection is missing, or if
+            the shapes do not fit.
+
+    Example:
+
+    >>> x = keras.random.normal((2, 10, 4, 16))
+    >>> projection = keras.random.normal((4, 32, 16))
+    >>> keras_rfa.ops.feature_map(x, projection).shape
+    (2, 10, 4, 64)
+
+    References:
+
+    - [Peng et al., 2021](https://arxiv.org/abs/2103.02143): gaussian, arccos
+    - [Choromanski et al., 2021](https://arxiv.org/abs/2009.14794): positive
+    - [Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236): elu
+    """
+    if kind not in FEATURE_MAPS:
+        raise ValueError(
+            f"`kind` must be one of {sorted(FEATURE_MAPS)}. "
+            f"Received: kind={kind!r}"
+        )
+    _check_shapes(x, projection, kind, scale)
+    dtype = keras.backend.result_type(x.dtype, "float32")
+    x = ops.cast(x, dtype)
+    projection = None if projection is None else ops.cast(projection, dtype)
+    scale = None if scale is None else ops.cast(scale, dtype)
+    return FEATURE_MAPS[kind].function(x, projection, normalize, scale)
+
+
+def unit_vector(x: Tensor) -> Tensor:
+    """Divides by the length along the last axis; 0 stays 0.
+
+    Dividing by the largest entry first keeps the squares in range, so that
+    vectors of any length that the dtype can hold have a unit vector. The
+    largest entry is then 1 and the sum of squares at least 1, except for the
+    zero vector, whose gradient the `maximum` makes finite.
+    """
+    largest = ops.stop_gradient(ops.max(ops.abs(x), axis=-1, keepdims=True))
+    x = x / ops.where(largest > 0, largest, 1)
+    squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
+    return x * ops.rsqrt(ops.maximum(squares, 1))
+
+
+def _gaussian(
+    x: Tensor, projection: Tensor, normalize: bool, scale: Tensor | None
+) -> Tensor:
+    x = _scaled(unit_vector(x) if normalize else x, scale)
+    angle = _project(x, projection)  # W x^
+    features = ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
+    features = features * projection.shape[1] ** -0.5  # D^-1/2
+    if normalize:
+        return features
+    return features * ops.exp(_half_square(x))  # C(x)
+
+
+def _arccos(
+    x: Tensor, projection: Tensor, normalize: bool, scale: Tensor | None
+) -> Tensor:
+    x = _scaled(unit_vector(x) if normalize else x, scale)
+    return ops.relu(_project(x, projection)) * projection.shape[1] ** -0.5
+
+
+def _positive(
+    x: Tensor, projection: Tensor, normalize: bool, scale: Tensor | None
+) -> Tensor:
+    x = _scaled(x, scale) * x.shape[-1] ** -0.25  # x'
+    exponent = _project(x, projection) - _half_square(x)
+    return ops.exp(exponent) * projection.shape[1] ** -0.5
+
+
+def _elu(
+    x: Tensor, projection: Tensor, normalize: bool, scale: Tensor | None
+) -> Tensor:
+    return ops.elu(x) + 1
+
+
+def _scaled(x: Tensor, scale: Tensor | None) -> Tensor:
+    return x if scale is None else x * scale
+
+
+def _project(x: Tensor, projection: Tensor) -> Tensor:
+    return ops.einsum("bthd,hDd->bthD", x, projection)
+
+
+def _half_square(x: Tensor) -> Tensor:
+    return ops.sum(ops.square(x), axis=-1, keepdims=True) / 2
+
+
+class FeatureMap(NamedTuple):
+    """A named feature map.
+
+    Args:
+        function: `(x, projection, normalize, scale) -> features`.
+        uses_projection: bool. Whether the map needs a random matrix.
+        epsilon: float. The floor of the denominator, as a share of the
+            weight of the keys, that layers use unless told otherwise.
+    """
+
+    function: Callable[..., Tensor]
+    uses_projection: bool
+    epsilon: float
+
+
+FEATURE_MAPS = {
+    "gaussian": FeatureMap(_gaussian, uses_projection=True, epsilon=1e-2),
+    "arccos": FeatureMap(_arccos, uses_projection=True, epsilon=1e-3),
+    "positive": FeatureMap(_positive, uses_projection=True, epsilon=1e-6),
+    "elu": FeatureMap(_elu, uses_projection=False, epsilon=1e-6),
+}
+
+
+def _check_shapes(
+    x: Tensor, projection: Tensor | None, kind: str, scale: Tensor | None
+) -> None:
+    check_shape("x", x, batch=None, steps=None, heads=None, width=None)
+    heads, width = x.shape[2:]
+    if FEATURE_MAPS[kind].uses_projection:
+        if projection is None:
+            raise ValueError(
+                f"The {kind!r} feature map needs a `projection` of shape "
+                f"({heads}, features, {width}). Received: projection=None"
+            )
+        check_shape(
+            "projection", projection, heads=heads, features=None, width=width
+        )
+    if scale is not None:
+        check_shape("scale", scale, heads=heads, width=width)

@@ -1,0 +1,223 @@
+"""Linear attention: `φ(q)ᵀ S / φ(q)ᵀ z` in every form, from features."""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_rfa.ops.causal_sums import Sums, causal_sums
+from keras_rfa.ops.shapes import check_shape
+from keras_rfa.ops.state import State, check_state
+
+Tensor = Any
+
+CHUNK_SIZE = 128
+
+
+def linear_attention(
+    query_features: Tensor,
+    key_features: Tensor,
+    value: Tensor,
+    *,
+    causal: bool = False,
+    gate_logits: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    initial_state: State | None = None,
+    return_state: bool = False,
+    epsilon: float = 1e-3,
+    chunk_size: int | None = None,
+) -> Any:
+    """Attends from queries to keys in time and memory linear in their number.
+
+    With `a_t` 1 at a key that counts and 0 at a masked one:
+
+        plain    S_t = S_{t-1} + a_t φ(k_t) v_tᵀ
+        gated    S_t = g_t S_{t-1} + (1 - g_t) φ(k_t) v_tᵀ,  g_t = sigmoid(·)
+        output   o_t = φ(q_t)ᵀ S_t / max(φ(q_t)·z_t, epsilon c_t)
+
+    `z` and `c` follow the recurrence of `S`, with `φ(k_t)` and 1 in the place
+    of `φ(k_t) v_tᵀ`. A masked step leaves a gated state as it was. Where no
+    key has been seen the output is 0. Without `causal` every query sees the
+    sums over all keys; with a gate and without `causal` it sees
+    `S_t + R_t`, where `R` runs the same recurrence from the last step to the
+    first and the step's own term counts once.
+
+    Args:
+        query_features: Tensor of shape `(b, t, h, m)`.
+        key_features: Tensor of shape `(b, s, h, m)`.
+        value: Tensor of shape `(b, s, h, e)`.
+        causal: bool. Whether a query sees the keys up to its own step only.
+            Then `t` and `s` must be equal.
+        gate_logits: Tensor of shape `(b, t, h)`, the forget gate before its
+            sigmoid. `None` means plain sums.
+        key_mask: bool tensor of shape `(b, s)`, `True` at keys that count.
+        initial_state: dict `{"s": (b, h, m, e), "z": (b, h, m),
+            "weight": (b, h)}`, what earlier keys left behind.
+        return_state: bool. Whether to return the last state too.
+        epsilon: float. The floor of the denominator as a share of `c_t`. An
+            estimate of a positive denominator need not be positive.
+        chunk_size: int. The most steps that one matrix product covers. It
+            changes speed and memory, never the answer. Defaults to 128.
+
+    Returns:
+        Tensor of shape `(b, t, h, e)` in the dtype of `value`; with
+        `return_state` a pair of it and the last state. States and everything
+        that is summed are float32 (float64 where `value` is).
+
+    Raises:
+        ValueError: if the shapes do not fit, if `initial_state` has other
+            keys, shapes or dtypes, or if a two-sided gated form is asked to
+            take or return a state.
+
+    Example:
+
+    >>> projection = keras.random.normal((4, 32, 16))
+    >>> features = keras_rfa.ops.feature_map(
+    ...     keras.random.normal((2, 10, 4, 16)), projection)
+    >>> value = keras.random.normal((2, 10, 4, 8))
+    >>> output = keras_rfa.ops.linear_attention(
+    ...     features, features, value, causal=True)
+    >>> output.shape
+    (2, 10, 4, 8)
+
+    References:
+
+    - [Peng et al., 2021](https://arxiv.org/abs/2103.02143)
+    - [Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)
+    """
+    chunk_size = CHUNK_SIZE if chunk_size is None else chunk_size
+    _check_arguments(
+        query_features, key_features, value, gate_logits, key_mask, causal
+    )
+    _check_options(
+        causal, gate_logits, initial_state, return_state, epsilon, chunk_size
+    )
+    dtype = keras.backend.result_type(value.dtype, "float32")
+    q, k, v = (
+        ops.cast(x, dtype) for x in (query_features, key_features, value)
+    )
+    batch, _, heads, width = ops.shape(k)
+    if initial_state is not None:
+        check_state(initial_state, batch, heads, width, value.shape[-1], dtype)
+
+    # w_t = a_t or a_t (1 - g_t): how much of key t enters the sums.
+    weight = ops.ones_like(k[..., 0])  # (b, s, h)
+    log_gate = None
+    if gate_logits is not None:
+        gate_logits = ops.cast(gate_logits, dtype)
+        log_gate = ops.log_sigmoid(gate_logits)  # log g_t
+        weight = ops.exp(ops.log_sigmoid(-gate_logits))  # 1 - g_t
+    if key_mask is not None:
+        counts = ops.cast(key_mask, "bool")[:, :, None]
+        weight = ops.where(counts, weight, 0)
+        k = ops.where(counts[..., None], k, 0)
+        v = ops.where(counts[..., None], v, 0)
+        if log_gate is not None:
+            log_gate = ops.where(counts, log_gate, 0)
+    if log_gate is not None:
+        k = k * weight[..., None]
+
+    if causal:
+        sums, state = causal_sums(
+            q, k, v, weight, log_gate, initial_state, chunk_size
+        )
+    elif log_gate is None:
+        sums, state = _all_keys(q, k, v, weight, initial_state)
+    else:
+        sums, state = _two_sided(q, k, v, weight, log_gate, chunk_size), None
+    output = ops.cast(sums.divide(epsilon), value.dtype)
+    return (output, state) if return_state else output
+
+
+def _all_keys(
+    q: Tensor, k: Tensor, v: Tensor, weight: Tensor, initial: State | None
+) -> tuple[Sums, State]:
+    state = {
+        "s": ops.einsum("bshm,bshe->bhme", k, v),
+        "z": ops.sum(k, axis=1),
+        "weight": ops.sum(weight, axis=1),
+    }
+    if initial is not None:
+        state = {name: initial[name] + state[name] for name in state}
+    sums = Sums(
+        ops.einsum("bthm,bhme->bthe", q, state["s"]),
+        ops.einsum("bthm,bhm->bth", q, state["z"]),
+        state["weight"][:, None] + ops.zeros_like(q[..., 0]),
+    )
+    return sums, state
+
+
+def _two_sided(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    weight: Tensor,
+    log_gate: Tensor,
+    chunk_size: int,
+) -> Sums:
+    forward, _ = causal_sums(q, k, v, weight, log_gate, None, chunk_size)
+    q, k, v, weight, log_gate = (
+        ops.flip(x, axis=1) for x in (q, k, v, weight, log_gate)
+    )
+    backward, _ = causal_sums(
+        q, k, v, weight, log_gate, None, chunk_size, own_step=False
+    )
+    return Sums(
+        *(f + ops.flip(r, 1) for f, r in zip(forward, backward, strict=True))
+    )
+
+
+def _check_arguments(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate_logits: Tensor | None,
+    key_mask: Tensor | None,
+    causal: bool,
+) -> None:
+    check_shape("key_features", k, batch=None, steps=None, heads=None, m=None)
+    batch, steps, heads, width = k.shape
+    check_shape(
+        "query_features", q, batch=batch, steps=None, heads=heads, m=width
+    )
+    check_shape("value", v, batch=batch, steps=steps, heads=heads, e=None)
+    if key_mask is not None:
+        check_shape("key_mask", key_mask, batch=batch, steps=steps)
+    if gate_logits is not None:
+        check_shape(
+            "gate_logits", gate_logits, batch=batch, steps=steps, heads=heads
+        )
+    one_length = causal or gate_logits is not None
+    lengths = q.shape[1], k.shape[1]
+    if one_length and None not in lengths and lengths[0] != lengths[1]:
+        raise ValueError(
+            "Causal and gated attention need as many queries as keys: each "
+            "step has one of both. "
+            f"Received: {lengths[0]} queries and {lengths[1]} keys"
+        )
+
+
+def _check_options(
+    causal: bool,
+    gate_logits: Tensor | None,
+    initial_state: State | None,
+    return_state: bool,
+    epsilon: float,
+    chunk_size: int,
+) -> None:
+    if epsilon < 0:
+        raise ValueError(
+            f"`epsilon` must not be negative. Received: epsilon={epsilon}"
+        )
+    if chunk_size < 1:
+        raise ValueError(
+            "`chunk_size` must be a positive integer. "
+            f"Received: chunk_size={chunk_size}"
+        )
+    two_sided = gate_logits is not None and not causal
+    if two_sided and (initial_state is not None or return_state):
+        raise ValueError(
+            "Gated attention that is not causal also runs from the last step "
+            "to the first, so it can neither take nor return a state. Pass "
+            "`causal=True`, or leave out `initial_state` and `return_state`."
+        )
