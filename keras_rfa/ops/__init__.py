@@ -23,4 +23,8 @@ from keras_rfa.ops.attention_weights import (
     attention_weights as attention_weights,
 )
 from keras_rfa.ops.feature_maps import feature_map as feature_map
+from keras_rfa.ops.linear_attention import encode_state as encode_state
 from keras_rfa.ops.linear_attention import linear_attention as linear_attention
+from keras_rfa.ops.linear_attention import read_state as read_state
+from keras_rfa.ops.state import check_state as check_state
+from keras_rfa.ops.state import zero_state as zero_state

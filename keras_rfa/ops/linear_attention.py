@@ -100,12 +100,95 @@ def linear_attention(
     if initial_state is not None:
         check_state(initial_state, batch, heads, width, value.shape[-1], dtype)
 
-    # w_t = a_t or a_t (1 - g_t): how much of key t enters the sums.
+    k, v, weight, log_gate = _masked(k, v, gate_logits, key_mask)
+    if causal:
+        sums, state = causal_sums(
+            q, k, v, weight, log_gate, initial_state, chunk_size
+        )
+    elif log_gate is None:
+        state = _all_keys(k, v, weight, initial_state)
+        sums = _read(q, state)
+    else:
+        sums, state = _two_sided(q, k, v, weight, log_gate, chunk_size), None
+    output = ops.cast(sums.divide(epsilon), value.dtype)
+    return (output, state) if return_state else output
+
+
+def read_state(
+    query_features: Tensor, state: State, epsilon: float = 1e-3
+) -> Tensor:
+    """Attends to keys of which only the state is left.
+
+    Args:
+        query_features: Tensor of shape `(b, t, h, m)`.
+        state: dict, as `linear_attention` returns it.
+        epsilon: float. The floor of the denominator as a share of the weight.
+
+    Returns:
+        Tensor of shape `(b, t, h, e)` in the dtype of the state.
+    """
+    batch, heads, width, value_dim = state["s"].shape
+    check_shape(
+        "query_features",
+        query_features,
+        batch=batch,
+        steps=None,
+        heads=heads,
+        m=width,
+    )
+    dtype = keras.backend.standardize_dtype(state["s"].dtype)
+    check_state(state, batch, heads, width, value_dim, dtype)
+    return _read(ops.cast(query_features, dtype), state).divide(epsilon)
+
+
+def _read(q: Tensor, state: State) -> Sums:
+    return Sums(
+        ops.einsum("bthm,bhme->bthe", q, state["s"]),
+        ops.einsum("bthm,bhm->bth", q, state["z"]),
+        state["weight"][:, None] + ops.zeros_like(q[..., 0]),
+    )
+
+
+def encode_state(
+    key_features: Tensor,
+    value: Tensor,
+    *,
+    key_mask: Tensor | None = None,
+    initial_state: State | None = None,
+) -> State:
+    """Compresses keys and values to the state that queries read.
+
+    Args:
+        key_features: Tensor of shape `(b, s, h, m)`.
+        value: Tensor of shape `(b, s, h, e)`.
+        key_mask: bool tensor of shape `(b, s)`, `True` at keys that count.
+        initial_state: dict, the state that earlier keys left behind.
+
+    Returns:
+        dict, as `linear_attention` returns it.
+    """
+    _check_arguments(None, key_features, value, None, key_mask, False)
+    dtype = keras.backend.result_type(value.dtype, "float32")
+    k, v = ops.cast(key_features, dtype), ops.cast(value, dtype)
+    if initial_state is not None:
+        batch, _, heads, width = k.shape
+        check_state(initial_state, batch, heads, width, v.shape[-1], dtype)
+    k, v, weight, _ = _masked(k, v, None, key_mask)
+    return _all_keys(k, v, weight, initial_state)
+
+
+def _masked(
+    k: Tensor, v: Tensor, gate_logits: Tensor | None, key_mask: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Returns what enters the sums: `w φ(k)`, `v`, `w` and `log g`.
+
+    `w` is `a_t`, or `a_t (1 - g_t)` with a gate.
+    """
     weight = ops.ones_like(k[..., 0])  # (b, s, h)
     log_gate = None
     if gate_logits is not None:
-        gate_logits = ops.cast(gate_logits, dtype)
-        log_gate = ops.log_sigmoid(gate_logits)  # log g_t
+        gate_logits = ops.cast(gate_logits, k.dtype)
+        log_gate = ops.log_sigmoid(gate_logits)
         weight = ops.exp(ops.log_sigmoid(-gate_logits))  # 1 - g_t
     if key_mask is not None:
         counts = ops.cast(key_mask, "bool")[:, :, None]
@@ -116,22 +199,12 @@ def linear_attention(
             log_gate = ops.where(counts, log_gate, 0)
     if log_gate is not None:
         k = k * weight[..., None]
-
-    if causal:
-        sums, state = causal_sums(
-            q, k, v, weight, log_gate, initial_state, chunk_size
-        )
-    elif log_gate is None:
-        sums, state = _all_keys(q, k, v, weight, initial_state)
-    else:
-        sums, state = _two_sided(q, k, v, weight, log_gate, chunk_size), None
-    output = ops.cast(sums.divide(epsilon), value.dtype)
-    return (output, state) if return_state else output
+    return k, v, weight, log_gate
 
 
 def _all_keys(
-    q: Tensor, k: Tensor, v: Tensor, weight: Tensor, initial: State | None
-) -> tuple[Sums, State]:
+    k: Tensor, v: Tensor, weight: Tensor, initial: State | None
+) -> State:
     state = {
         "s": ops.einsum("bshm,bshe->bhme", k, v),
         "z": ops.sum(k, axis=1),
@@ -139,12 +212,7 @@ def _all_keys(
     }
     if initial is not None:
         state = {name: initial[name] + state[name] for name in state}
-    sums = Sums(
-        ops.einsum("bthm,bhme->bthe", q, state["s"]),
-        ops.einsum("bthm,bhm->bth", q, state["z"]),
-        state["weight"][:, None] + ops.zeros_like(q[..., 0]),
-    )
-    return sums, state
+    return state
 
 
 def _two_sided(
@@ -168,7 +236,7 @@ def _two_sided(
 
 
 def _check_arguments(
-    q: Tensor,
+    q: Tensor | None,
     k: Tensor,
     v: Tensor,
     gate_logits: Tensor | None,
@@ -177,9 +245,6 @@ def _check_arguments(
 ) -> None:
     check_shape("key_features", k, batch=None, steps=None, heads=None, m=None)
     batch, steps, heads, width = k.shape
-    check_shape(
-        "query_features", q, batch=batch, steps=None, heads=heads, m=width
-    )
     check_shape("value", v, batch=batch, steps=steps, heads=heads, e=None)
     if key_mask is not None:
         check_shape("key_mask", key_mask, batch=batch, steps=steps)
@@ -187,6 +252,11 @@ def _check_arguments(
         check_shape(
             "gate_logits", gate_logits, batch=batch, steps=steps, heads=heads
         )
+    if q is None:
+        return
+    check_shape(
+        "query_features", q, batch=batch, steps=None, heads=heads, m=width
+    )
     one_length = causal or gate_logits is not None
     lengths = q.shape[1], k.shape[1]
     if one_length and None not in lengths and lengths[0] != lengths[1]:

@@ -1,0 +1,99 @@
+from typing import Any
+
+import keras
+
+from keras_rfa.layers.key_padding import key_padding
+from keras_rfa.layers.random_feature_attention import RandomFeatureAttention
+from keras_rfa.layers.rematerialization import rematerialized
+from keras_rfa.ops import encode_state
+
+Tensor = Any
+
+
+@keras.saving.register_keras_serializable(package="keras_rfa")
+class CrossRandomFeatureAttention(RandomFeatureAttention):
+    """Random feature attention from one sequence to another.
+
+    The other sequence, such as the output of an encoder, is compressed once,
+    to a state whose size does not depend on its length:
+
+        S = Σ φ(k_s) v_sᵀ      z = Σ φ(k_s)      o_t = φ(q_t)ᵀ S / φ(q_t)·z
+
+    `layer(query, memory)` does both. A decoder calls `encode(memory)` once
+    and then `layer(query, initial_state=state)` at each step. Arguments and
+    states are those of `RandomFeatureAttention`.
+
+    Args:
+        num_heads: int. Number of heads, `h`.
+        key_dim: int. Width of a query or key, `d`.
+        *args: as in `RandomFeatureAttention`.
+        **kwargs: as in `RandomFeatureAttention`.
+
+    Raises:
+        ValueError: as in `RandomFeatureAttention`, and for
+            `use_causal_mask=True`, which means nothing between sequences.
+
+    Example:
+
+    >>> query = keras.random.normal((2, 10, 64))
+    >>> memory = keras.random.normal((2, 1000, 32))
+    >>> layer = keras_rfa.layers.CrossRandomFeatureAttention(4, key_dim=16)
+    >>> output = layer(query, memory)
+    >>> state = layer.encode(memory)
+    >>> step = layer(query[:, :1], initial_state=state)  # output[:, :1]
+
+    References:
+
+    - [Peng et al., 2021](https://arxiv.org/abs/2103.02143), section 3.3
+    """
+
+    def encode(
+        self,
+        value: Tensor,
+        key: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> dict[str, Tensor]:
+        """Compresses a memory to a state.
+
+        Args:
+            value: Tensor of shape `(b, s, value_width)`.
+            key: Tensor of shape `(b, s, key_width)`. Defaults to `value`.
+            value_mask: bool tensor of shape `(b, s)`.
+            key_mask: bool tensor of shape `(b, s)`.
+            training: bool. Whether to draw matrices.
+
+        Returns:
+            dict, as `return_state=True` gives it.
+        """
+        if not self.built:
+            raise ValueError(
+                f"{self.name!r} must be built before it encodes a memory: its "
+                "weights depend on the width of queries too. Call it once, or "
+                "call `build(query_shape, value_shape)`."
+            )
+        key_mask = key_padding(value_mask, key_mask)
+        indices = self.features.draw(training)
+        inputs = {
+            **self._memory(value, key, key_mask),
+            **self.features.matrices(indices),
+        }
+        state = rematerialized(
+            lambda x: encode_state(
+                self._map("k", x), x["v"], key_mask=x.get("key_mask")
+            ),
+            inputs,
+            training,
+        )
+        return state if indices is None else {**state, "indices": indices}
+
+    def _attend(
+        self, x: dict[str, Tensor], causal: bool, return_state: bool
+    ) -> Any:
+        if causal:
+            raise ValueError(
+                "`use_causal_mask=True` means nothing between two sequences. "
+                "For a sequence and itself use RandomFeatureAttention."
+            )
+        return super()._attend(x, causal, return_state)

@@ -1,0 +1,408 @@
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_rfa.layers.carried_state import CarriedState
+from keras_rfa.layers.key_padding import key_padding
+from keras_rfa.layers.multi_head_projections import (
+    MultiHeadProjections,
+    check_positive,
+)
+from keras_rfa.layers.random_features import RandomFeatures
+from keras_rfa.layers.random_projection_pool import RandomProjectionPool
+from keras_rfa.layers.rematerialization import rematerialized
+from keras_rfa.ops import (
+    attention_weights,
+    check_state,
+    linear_attention,
+    read_state,
+    zero_state,
+)
+
+Tensor = Any
+State = dict[str, Tensor]
+
+SUMS = ("s", "z", "weight")
+
+
+@keras.saving.register_keras_serializable(package="keras_rfa")
+class RandomFeatureAttention(MultiHeadProjections):
+    """Attention in linear time, by random features (RFA).
+
+    It is called as `keras.layers.MultiHeadAttention` is. In each head softmax
+    attention weighs the keys by `exp(q·k)`; here the weight is `φ(q)ᵀ φ(k)`,
+    so that one sum over the keys serves every query:
+
+        S = Σ φ(k_s) v_sᵀ      z = Σ φ(k_s)      o_t = φ(q_t)ᵀ S / φ(q_t)·z
+
+    over all keys or, with `use_causal_mask=True`, those up to step `t`. The
+    features are random, `W = σ W~`: `W~` is one of the matrices of a
+    `RandomProjectionPool`, another one at each training call, and `σ` is a
+    trainable weight, the inverse length scale of each head and dimension.
+
+    The sums are a state of fixed size. With `initial_state` and
+    `return_state` a sequence can be read in blocks of any size, down to
+    single tokens, with the outputs of one long call.
+
+    Args:
+        num_heads: int. Number of heads, `h`.
+        key_dim: int. Width of a query or key, `d`.
+        value_dim: int. Width of a value, `e`. Defaults to `key_dim`.
+        num_features: int. Random features, `D`. Sharper attention needs more.
+            A `projection_pool` has its own number.
+        feature_map: `"gaussian"`, `"arccos"`, `"positive"`, `"elu"` (see
+            `keras_rfa.ops.feature_map`), or a serialisable function or Keras
+            layer `(x, projection) -> features` with `x` `(b, t, h, d)`, the
+            projection `σ W~` `(h, D, d)` and features `(b, t, h, m)`. It must
+            not mix steps.
+        projection_pool: `RandomProjectionPool`. The layer takes its arguments
+            and its seed, not the object. Defaults to 200 matrices a head.
+        normalize_inputs: bool. Whether `"gaussian"` and `"arccos"` divide
+            queries and keys by their lengths.
+        epsilon: float. The floor of the denominator, as a share of the weight
+            of the keys. Defaults to 1e-2 for `"gaussian"`, whose estimates
+            can be negative, 1e-6 for `"positive"` and `"elu"`, else 1e-3.
+        chunk_size: int. The most steps in one matrix product of the causal
+            form. It changes speed and memory only.
+        dropout: float. The share of the heads' outputs to drop.
+        stateful: bool. Whether a batch continues the sequences of the batch
+            before, row by row, without a gradient through the state. The
+            batch size must be static, as with
+            `keras.Input(batch_shape=(8, 512, 64))`. `reset_state()` begins
+            anew and draws the matrices that training uses until the next
+            reset. Files do not hold the state.
+        seed: int. Seed of the pool and of the dropout.
+        **kwargs: `use_bias`, `output_shape`, `kernel_initializer`,
+            `bias_initializer`, the regularizers and constraints of
+            `keras.layers.MultiHeadAttention`, `name` and `dtype`.
+
+    Call arguments:
+        query: Tensor of shape `(b, t, query_width)`.
+        value: Tensor of shape `(b, s, value_width)`. `None` reads the state
+            alone.
+        key: Tensor of shape `(b, s, key_width)`. Defaults to `value`.
+        query_mask: bool tensor of shape `(b, t)`. Handed on, not used.
+        value_mask: bool tensor of shape `(b, s)`, `True` where a key counts.
+        key_mask: bool tensor of shape `(b, s)`. A key counts where both masks
+            say so.
+        attention_mask: bool tensor of shape `(b, 1, s)` or `(b, 1, 1, s)`:
+            key padding again. No other mask can be honoured in linear time.
+        return_attention_scores: bool. Whether to return also the attention
+            map, in quadratic time, for inspection.
+        training: bool. Whether to draw matrices and to drop.
+        use_causal_mask: bool. Whether a query sees keys up to its step only.
+        initial_state: dict, as `return_state` and `get_initial_state` give.
+        return_state: bool. Whether to return the last state too.
+
+    Output shape:
+        `(b, t, output_shape)` in the compute dtype; then, where asked for,
+        scores `(b, h, t, s)` in float32, and the state: a dict of `"s"`
+        `(b, h, m, e)`, `"z"` `(b, h, m)` and `"weight"` `(b, h)`, float32
+        whatever the dtype policy, and `"indices"` `(h,)`, int32, the matrices
+        of the pool that made it.
+
+    Raises:
+        ValueError: for sizes that are not positive, a mask that is not key
+            padding, causal attention between different lengths, or a state of
+            other keys, shapes or dtypes.
+
+    Example:
+
+    >>> x = keras.random.normal((2, 1000, 64))
+    >>> layer = keras_rfa.layers.RandomFeatureAttention(4, key_dim=16)
+    >>> layer(x, x).shape
+    (2, 1000, 64)
+    >>> start, state = layer(
+    ...     x[:, :900], x[:, :900], use_causal_mask=True, return_state=True)
+    >>> end = layer(
+    ...     x[:, 900:], x[:, 900:], use_causal_mask=True, initial_state=state)
+
+    References:
+
+    - [Peng et al., 2021](https://arxiv.org/abs/2103.02143)
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        key_dim: int,
+        value_dim: int | None = None,
+        num_features: int = 64,
+        feature_map: Any = "gaussian",
+        projection_pool: RandomProjectionPool | None = None,
+        normalize_inputs: bool = True,
+        epsilon: float | None = None,
+        chunk_size: int | None = None,
+        dropout: float = 0.0,
+        stateful: bool = False,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(num_heads, key_dim, value_dim, **kwargs)
+        self.features = RandomFeatures(
+            num_heads,
+            key_dim,
+            check_positive("num_features", num_features),
+            feature_map,
+            projection_pool,
+            normalize_inputs,
+            seed,
+            name="features",
+            dtype=self.dtype_policy,
+        )
+        self.num_features = num_features
+        self.normalize_inputs = normalize_inputs
+        if epsilon is None:
+            named = self.features.named
+            epsilon = named.epsilon if named else 1e-3
+        if epsilon < 0:
+            raise ValueError(
+                f"`epsilon` must not be negative. Received: epsilon={epsilon}"
+            )
+        self.epsilon = epsilon
+        if chunk_size is not None:
+            check_positive("chunk_size", chunk_size)
+        self.chunk_size = chunk_size
+        self.dropout = dropout
+        self.seed = seed
+        self.dropout_layer = keras.layers.Dropout(
+            dropout, seed=seed, dtype=self.dtype_policy
+        )
+        self.stateful = stateful
+        self.carried_state: CarriedState | None = None
+
+    def build(
+        self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
+    ) -> None:
+        value_shape = value_shape or query_shape
+        self.build_projections(
+            query_shape, value_shape, key_shape or value_shape
+        )
+        self.features.build()
+        if self.stateful:
+            if not isinstance(query_shape[0], int):
+                raise ValueError(
+                    "A stateful layer keeps a state for each row of a batch, "
+                    "so the batch size must be static, as with "
+                    "`keras.Input(batch_shape=(8, 512, 64))`. "
+                    f"Received: query_shape={tuple(query_shape)}"
+                )
+            self.carried_state = CarriedState(
+                self.get_initial_state(query_shape[0]), name="carried_state"
+            )
+        self.built = True
+
+    def call(
+        self,
+        query: Tensor,
+        value: Tensor | None = None,
+        key: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        initial_state: State | None = None,
+        return_state: bool = False,
+    ) -> Any:
+        key_mask = key_padding(value_mask, key_mask, attention_mask)
+        state, indices = self._begin(query, initial_state, training)
+        inputs = {
+            "q": self.query_dense(ops.cast(query, self.compute_dtype)),
+            **self.features.matrices(indices),
+        }
+        if value is not None:
+            inputs.update(self._memory(value, key, key_mask))
+        elif state is None or return_attention_scores:
+            raise ValueError(
+                "`value=None` reads a state alone, so it needs "
+                "`initial_state` and has no attention map. To attend to the "
+                "query itself pass it twice: `layer(x, x)`."
+            )
+        output, state = rematerialized(
+            lambda x: self._attend(
+                x, use_causal_mask, return_state or self.stateful
+            ),
+            {**inputs, **(state or {})},
+            training,
+        )
+        output = ops.cast(output, self.compute_dtype)
+        outputs = [
+            self.output_dense(self.dropout_layer(output, training=training))
+        ]
+        if return_attention_scores:
+            outputs.append(self._scores(inputs, initial_state, use_causal_mask))
+        if self.carried_state is not None:
+            self.carried_state.write(state)
+        if return_state:
+            if indices is not None:
+                state = {**state, "indices": indices}
+            outputs.append(state)
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def _begin(
+        self, query: Tensor, initial_state: State | None, training: bool | None
+    ) -> tuple[State | None, Tensor | None]:
+        """Returns the sums to begin with and the matrices to use."""
+        if initial_state is not None:
+            check_state(
+                initial_state,
+                query.shape[0],
+                self.num_heads,
+                self.features.feature_dim,
+                self.value_dim,
+                with_indices=self.features.pool is not None,
+            )
+            state = dict(initial_state)
+        elif self.carried_state is not None:
+            state = self.carried_state.read()
+            if not training:  # inference has its own matrices
+                state.pop("indices", None)
+        else:
+            return None, self.features.draw(training)
+        indices = state.pop("indices", None)
+        if indices is None:
+            indices = self.features.draw(training)
+        return state, indices
+
+    def _memory(
+        self, value: Tensor, key: Tensor | None, key_mask: Tensor | None
+    ) -> State:
+        """Projects what is attended to."""
+        key = ops.cast(value if key is None else key, self.compute_dtype)
+        value = ops.cast(value, self.compute_dtype)
+        memory = {"k": self.key_dense(key), "v": self.value_dense(value)}
+        if key_mask is not None:
+            memory["key_mask"] = ops.cast(key_mask, "float32")
+        return memory
+
+    def _attend(
+        self, x: dict[str, Tensor], causal: bool, return_state: bool
+    ) -> Any:
+        """Returns the heads' outputs `(b, t, h, e)` and the last state."""
+        initial = {name: x[name] for name in SUMS if name in x}
+        if "k" not in x:
+            return read_state(self._map("q", x), initial, self.epsilon), initial
+        outputs = linear_attention(
+            self._map("q", x),
+            self._map("k", x),
+            x["v"],
+            causal=causal,
+            gate_logits=x.get("gate_logits"),
+            key_mask=x.get("key_mask"),
+            initial_state=initial or None,
+            return_state=return_state,
+            epsilon=self.epsilon,
+            chunk_size=self.chunk_size,
+        )
+        return outputs if return_state else (outputs, {})
+
+    def _map(self, name: str, x: dict[str, Tensor]) -> Tensor:
+        return self.features.map(x[name], x.get("projection"), x.get("sigma"))
+
+    def _scores(
+        self, x: dict[str, Tensor], initial_state: State | None, causal: bool
+    ) -> Tensor:
+        if initial_state is not None or self.stateful:
+            raise ValueError(
+                "`return_attention_scores=True` shows the weights of keys, "
+                "and a state no longer has the keys it was made from. Leave "
+                "out `initial_state`, or use a layer that is not stateful."
+            )
+        return attention_weights(
+            self._map("q", x),
+            self._map("k", x),
+            causal=causal,
+            gate_logits=x.get("gate_logits"),
+            key_mask=x.get("key_mask"),
+            epsilon=self.epsilon,
+        )
+
+    def get_initial_state(
+        self, batch_size: Any, training: bool | None = None
+    ) -> State:
+        """Returns the state of a layer that has read nothing.
+
+        Args:
+            batch_size: int. Rows of the batch, `b`.
+            training: bool. Whether to draw the matrices that the calls from
+                this state on use; otherwise they are those of inference.
+
+        Returns:
+            dict, as `return_state=True` gives it.
+        """
+        state = zero_state(
+            batch_size,
+            self.num_heads,
+            self.features.feature_dim,
+            self.value_dim,
+        )
+        indices = self.features.draw(training)
+        return state if indices is None else {**state, "indices": indices}
+
+    def reset_state(self) -> None:
+        """Begins new sequences in every row of a stateful layer.
+
+        Call it outside compiled functions: at the beginning of an epoch, and
+        before and after validation.
+        """
+        if self.carried_state is None:
+            raise ValueError(
+                f"{self.name!r} carries no state. Build it with stateful=True."
+            )
+        pool = self.features.pool
+        training = pool is not None and pool.can_train
+        state = self.get_initial_state(
+            self.carried_state.batch_size, training=training
+        )
+        self.carried_state.write(state)
+
+    def compute_output_shape(
+        self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
+    ) -> Any:
+        return (*query_shape[:-1], self.output_width or query_shape[-1])
+
+    def compute_output_spec(
+        self,
+        query: Any,
+        value: Any = None,
+        *args: Any,
+        return_attention_scores: bool = False,
+        return_state: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        h, m, e = self.num_heads, self.features.feature_dim, self.value_dim
+        shape = self.compute_output_shape(query.shape)
+        outputs = [keras.KerasTensor(shape, self.compute_dtype)]
+        if return_attention_scores:
+            scores = (query.shape[0], h, query.shape[1], value.shape[1])
+            outputs.append(keras.KerasTensor(scores, "float32"))
+        if return_state:
+            shapes = {"s": (h, m, e), "z": (h, m), "weight": (h,)}
+            state = {
+                name: keras.KerasTensor((query.shape[0], *shape), "float32")
+                for name, shape in shapes.items()
+            }
+            if self.features.pool is not None:
+                state["indices"] = keras.KerasTensor((h,), "int32")
+            outputs.append(state)
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def get_config(self) -> dict[str, Any]:
+        serialize = keras.saving.serialize_keras_object
+        pool = self.features.pool
+        return {
+            **super().get_config(),
+            "num_features": self.num_features,
+            "feature_map": serialize(self.features.feature_map),
+            "projection_pool": None if pool is None else serialize(pool),
+            "normalize_inputs": self.normalize_inputs,
+            "epsilon": self.epsilon,
+            "chunk_size": self.chunk_size,
+            "dropout": self.dropout,
+            "stateful": self.stateful,
+            "seed": self.seed,
+        }

@@ -1,0 +1,177 @@
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_rfa.layers.multi_head_projections import check_positive
+
+Tensor = Any
+
+
+class TransformerBlock(keras.layers.Layer):
+    """What an encoder and a decoder block have in common.
+
+    Each sublayer, an attention or the feed-forward network, stands in a
+    residual connection with a layer normalisation before it
+    (`normalize_first`) or after the sum, and dropout at its end.
+
+    Args:
+        intermediate_dim: int. Hidden width of the feed-forward network.
+        dropout: float. The share of a sublayer's output to drop.
+        activation: Activation of the feed-forward network.
+        normalize_first: bool. Whether to normalise what enters a sublayer
+            rather than the sum that leaves it.
+        layer_norm_epsilon: float. Epsilon of the normalisations.
+        kernel_initializer: Initializer of the dense kernels.
+        bias_initializer: Initializer of the biases.
+        **kwargs: `name`, `dtype` and the like, for `keras.layers.Layer`.
+    """
+
+    def __init__(
+        self,
+        intermediate_dim: int,
+        dropout: float = 0.0,
+        activation: Any = "gelu",
+        normalize_first: bool = True,
+        layer_norm_epsilon: float = 1e-5,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
+    ) -> None:
+        # The states of attention layers stay float32.
+        super().__init__(autocast=False, **kwargs)
+        self.supports_masking = True
+        self.intermediate_dim = check_positive(
+            "intermediate_dim", intermediate_dim
+        )
+        self.dropout = dropout
+        self.activation = keras.activations.get(activation)
+        self.normalize_first = normalize_first
+        self.layer_norm_epsilon = layer_norm_epsilon
+        get = keras.initializers.get
+        self.kernel_initializer = get(kernel_initializer)
+        self.bias_initializer = get(bias_initializer)
+
+    def build_feed_forward(self, input_shape: Any) -> None:
+        """Creates and builds the feed-forward network and its residual."""
+        self.feed_forward_norm = self.build_norm("feed_forward", input_shape)
+        self.expand_dense = self._dense("expand", self.intermediate_dim)
+        self.expand_dense.build(input_shape)
+        self.contract_dense = self._dense("contract", input_shape[-1])
+        self.contract_dense.build((*input_shape[:-1], self.intermediate_dim))
+        self.dropout_layer = keras.layers.Dropout(
+            self.dropout, dtype=self.dtype_policy, name="dropout"
+        )
+        self.dropout_layer.build(input_shape)
+
+    def build_norm(self, sublayer: str, shape: Any) -> keras.layers.Layer:
+        """Creates and builds the normalisation of a sublayer."""
+        norm = keras.layers.LayerNormalization(
+            epsilon=self.layer_norm_epsilon,
+            dtype=self.dtype_policy,
+            name=f"{sublayer}_norm",
+        )
+        norm.build(shape)
+        return norm
+
+    def build_attention(
+        self, attention: keras.layers.Layer, query: Any, value: Any
+    ) -> None:
+        """Builds a wrapped attention layer unless it has been built."""
+        if not attention.built:
+            attention.build(query_shape=query, value_shape=value)
+
+    def attend(
+        self,
+        attention: keras.layers.Layer,
+        norm: keras.layers.Layer,
+        x: Tensor,
+        memory: Tensor | None = None,
+        itself: bool = True,
+        state: Any = None,
+        return_state: bool = False,
+        training: bool | None = None,
+        **masks: Any,
+    ) -> tuple[Tensor, Any]:
+        """Adds what an attention layer sees; returns also its last state."""
+        query = norm(x) if self.normalize_first else x
+        states = {}
+        if state is not None or return_state:
+            if not hasattr(attention, "get_initial_state"):
+                raise ValueError(
+                    f"{type(attention).__name__} keeps no state, so a block "
+                    "around it can neither take nor return one."
+                )
+            states = {"initial_state": state, "return_state": return_state}
+        outputs = attention(
+            query,
+            query if itself else memory,
+            training=training,
+            **masks,
+            **states,
+        )
+        outputs, last = outputs if return_state else (outputs, None)
+        return self._residual(x, outputs, norm, training), last
+
+    def feed_forward(self, x: Tensor, training: bool | None) -> Tensor:
+        """Adds the output of the feed-forward network."""
+        norm = self.feed_forward_norm
+        hidden = self.expand_dense(norm(x) if self.normalize_first else x)
+        outputs = self.contract_dense(self.activation(hidden))
+        return self._residual(x, outputs, norm, training)
+
+    def _residual(
+        self,
+        x: Tensor,
+        outputs: Tensor,
+        norm: keras.layers.Layer,
+        training: bool | None,
+    ) -> Tensor:
+        x = ops.add(x, self.dropout_layer(outputs, training=training))
+        return x if self.normalize_first else norm(x)
+
+    def _dense(self, name: str, width: int) -> keras.layers.Layer:
+        kernel, bias = self.kernel_initializer, self.bias_initializer
+        return keras.layers.Dense(
+            width,
+            # An initializer gives the same values at each call.
+            kernel_initializer=type(kernel).from_config(kernel.get_config()),
+            bias_initializer=type(bias).from_config(bias.get_config()),
+            dtype=self.dtype_policy,
+            name=name,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        serialize = keras.initializers.serialize
+        return {
+            **super().get_config(),
+            "intermediate_dim": self.intermediate_dim,
+            "dropout": self.dropout,
+            "activation": keras.activations.serialize(self.activation),
+            "normalize_first": self.normalize_first,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
+            "kernel_initializer": serialize(self.kernel_initializer),
+            "bias_initializer": serialize(self.bias_initializer),
+        }
+
+
+def as_layer(argument: str, layer: Any) -> keras.layers.Layer:
+    """Returns a layer, also from its serialised form, or raises."""
+    if isinstance(layer, dict):
+        layer = keras.saving.deserialize_keras_object(layer)
+    if not isinstance(layer, keras.layers.Layer):
+        raise ValueError(
+            f"`{argument}` must be an attention layer, called as "
+            "`keras.layers.MultiHeadAttention` is. "
+            f"Received: {argument}={layer!r}"
+        )
+    return layer
+
+
+def mask_of(tensor: Tensor) -> Tensor | None:
+    """Returns the mask that Keras attached to a tensor, if any.
+
+    Keras fills an argument named `mask` only where a layer is called with one
+    tensor, and these are also called with states.
+    """
+    return getattr(tensor, "_keras_mask", None)

@@ -1,0 +1,8 @@
+"""Functional models made of the layers."""
+
+from keras_rfa.models.document_classifier import (
+    document_classifier as document_classifier,
+)
+from keras_rfa.models.document_encoder import (
+    document_encoder as document_encoder,
+)

@@ -1,0 +1,104 @@
+"""Attention layers by name, so that any two can stand in the same block."""
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_rfa.layers import (
+    GatedRandomFeatureAttention,
+    RandomFeatureAttention,
+    RandomProjectionPool,
+)
+
+AttentionBuilder = Callable[..., keras.layers.Layer]
+
+
+def make_attention(
+    attention: str | AttentionBuilder,
+    num_heads: int,
+    key_dim: int,
+    name: str,
+    options: dict[str, Any] | None = None,
+) -> keras.layers.Layer:
+    """Builds the attention layer of a block.
+
+    | name                 | layer                                             |
+    | -------------------- | ------------------------------------------------- |
+    | `"rfa"`              | `RandomFeatureAttention`, gaussian                |
+    | `"rfa_arccos"`       | `RandomFeatureAttention`, arc-cosine              |
+    | `"rfa_gated"`        | `GatedRandomFeatureAttention`, gaussian           |
+    | `"rfa_gated_arccos"` | `GatedRandomFeatureAttention`, arc-cosine         |
+    | `"performer"`        | `RandomFeatureAttention`, positive and orthogonal |
+    | `"linear"`           | `RandomFeatureAttention`, elu + 1                 |
+    | `"softmax"`          | `keras.layers.MultiHeadAttention`                 |
+
+    Args:
+        attention: a name from the table, or a callable
+            `(num_heads, key_dim, name, **options) -> layer`.
+        num_heads: int. Number of heads.
+        key_dim: int. Width of a head.
+        name: string. The name of the layer.
+        options: dict. Further arguments of the layer.
+
+    Returns:
+        A layer that is called as `keras.layers.MultiHeadAttention` is.
+    """
+    if isinstance(attention, str):
+        if attention not in ATTENTIONS:
+            raise ValueError(
+                f"`attention` must be one of {sorted(ATTENTIONS)}, or a "
+                "callable (num_heads, key_dim, name) -> layer. "
+                f"Received: attention={attention!r}"
+            )
+        attention = ATTENTIONS[attention]
+    return attention(num_heads, key_dim, name=name, **(options or {}))
+
+
+def _rfa(feature_map: str) -> AttentionBuilder:
+    def build(num_heads: int, key_dim: int, **options: Any) -> Any:
+        return RandomFeatureAttention(
+            num_heads, key_dim, feature_map=feature_map, **options
+        )
+
+    return build
+
+
+def _gated_rfa(feature_map: str) -> AttentionBuilder:
+    def build(num_heads: int, key_dim: int, **options: Any) -> Any:
+        return GatedRandomFeatureAttention(
+            num_heads, key_dim, feature_map=feature_map, **options
+        )
+
+    return build
+
+
+def _performer(
+    num_heads: int,
+    key_dim: int,
+    num_features: int = 64,
+    seed: int | None = None,
+    **options: Any,
+) -> Any:
+    pool = RandomProjectionPool(
+        num_heads, num_features, key_dim, orthogonal=True, seed=seed
+    )
+    return RandomFeatureAttention(
+        num_heads,
+        key_dim,
+        feature_map="positive",
+        projection_pool=pool,
+        seed=seed,
+        **options,
+    )
+
+
+ATTENTIONS: dict[str, AttentionBuilder] = {
+    "linear": _rfa("elu"),
+    "performer": _performer,
+    "rfa": _rfa("gaussian"),
+    "rfa_arccos": _rfa("arccos"),
+    "rfa_gated": _gated_rfa("gaussian"),
+    "rfa_gated_arccos": _gated_rfa("arccos"),
+    "softmax": keras.layers.MultiHeadAttention,
+}

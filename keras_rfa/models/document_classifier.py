@@ -1,0 +1,71 @@
+from typing import Any
+
+import keras
+
+from keras_rfa.layers import MaskedAveragePooling
+from keras_rfa.models.attention import AttentionBuilder
+from keras_rfa.models.document_encoder import document_encoder
+
+
+def document_classifier(
+    vocabulary_size: int,
+    num_classes: int,
+    *,
+    num_layers: int,
+    hidden_dim: int,
+    num_heads: int,
+    intermediate_dim: int,
+    attention: str | AttentionBuilder = "rfa",
+    attention_options: dict[str, Any] | None = None,
+    dropout: float = 0.1,
+    name: str = "document_classifier",
+) -> keras.Model:
+    """Builds a model from token ids to a score for each class.
+
+    A `document_encoder`, the average over the tokens that are not padding,
+    and a dense layer. Padding changes nothing, and a document without a token
+    gets finite scores.
+
+    Args:
+        vocabulary_size: int. Number of token ids, padding included.
+        num_classes: int. Number of classes.
+        num_layers: int. Number of blocks.
+        hidden_dim: int. Width of the vectors, a multiple of `num_heads`.
+        num_heads: int. Heads of each attention.
+        intermediate_dim: int. Hidden width of the feed-forward networks.
+        attention: string or callable, as in `document_encoder`.
+        attention_options: dict of further arguments of the attention layers.
+        dropout: float. The share to drop, as in `document_encoder`, and of
+            the averaged vector.
+        name: string. The name of the model.
+
+    Returns:
+        A Functional model: ids `(b, t)`, int32, 0 for padding, with `t` free,
+        to logits `(b, num_classes)`, float32 whatever the dtype policy.
+
+    Raises:
+        ValueError: as `document_encoder`.
+
+    Example:
+
+    >>> model = keras_rfa.models.document_classifier(
+    ...     8000, 2, num_layers=1, hidden_dim=64, num_heads=4,
+    ...     intermediate_dim=256)
+    >>> model.compile(
+    ...     "adam", keras.losses.SparseCategoricalCrossentropy(True))
+    """
+    encoder = document_encoder(
+        vocabulary_size,
+        num_layers=num_layers,
+        hidden_dim=hidden_dim,
+        num_heads=num_heads,
+        intermediate_dim=intermediate_dim,
+        attention=attention,
+        attention_options=attention_options,
+        dropout=dropout,
+    )
+    # The encoder's own layers, not the model: its mask stays attached.
+    x = MaskedAveragePooling(name="pooling")(encoder.output)
+    x = keras.layers.Dropout(dropout, name="pooling_dropout")(x)
+    logits = keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)
+    return keras.Model(encoder.input, logits, name=name)
