@@ -1,9 +1,4 @@
-"""Text in: tokenizers, a vocabulary learner, batches of documents.
-
-TensorFlow's string operations do the work, whatever the Keras backend. They
-are imported when first needed, not with this module. If they are missing or
-broken, that is an ImportError.
-"""
+"""Tokenizers, a vocabulary learner and length buckets, all on TensorFlow."""
 
 import collections
 import functools
@@ -25,45 +20,31 @@ class _Tokenizer:
 
     def __init__(self, max_length: int | None = None) -> None:
         if max_length is not None:
-            _check_positive(max_length=max_length)
+            _check_positive("max_length", max_length)
         self.max_length = max_length
 
     def __call__(self, texts: Any) -> Any:
         """Return ids of shape `(t,)` for one text, `(b, t)` for a batch."""
         texts = _to_strings(texts)
-        if texts.shape.rank == 1:
-            return self._tokenize(texts)
         if texts.shape.rank == 0:
             return self._tokenize(texts[None])[0]
-        raise ValueError(
-            "`texts` must be one string or a batch of strings, of shape () or "
-            f"(b,). Received: texts of shape {texts.shape}."
-        )
+        return self._tokenize(texts)
 
     def detokenize(self, ids: Any) -> list[str]:
-        """Return the text of each row of ids `(b, t)`, without its padding.
-
-        One row `(t,)` will do, and so will a list of rows of any lengths.
-        """
-        if not isinstance(ids, list | tuple):
-            ids = keras.ops.convert_to_numpy(ids)
-        rows = [ids] if len(ids) and np.ndim(ids[0]) == 0 else ids
-        rows = [keras.ops.convert_to_numpy(row) for row in rows]
-        for row in rows:
-            if np.any((row < 0) | (row >= self.vocabulary_size)):
-                raise ValueError(
-                    "`ids` must be from 0 to `vocabulary_size - 1`, which is "
-                    f"{self.vocabulary_size - 1}. Received: ids={row}."
-                )
-        return [self._detokenize(row[row > 0].astype(int)) for row in rows]
+        """Return the text of each row of ids `(b, t)`, or of one row `(t,)`."""
+        rows = keras.tree.map_structure(keras.ops.convert_to_numpy, ids)
+        rows = [rows] if len(rows) and np.ndim(rows[0]) == 0 else rows
+        if any(not 0 <= i < self.vocabulary_size for row in rows for i in row):
+            raise ValueError(
+                f"`ids` must be in [0, {self.vocabulary_size}). Received: {ids}"
+            )
+        return [self._detokenize([int(i) for i in row if i]) for row in rows]
 
     def get_config(self) -> dict[str, Any]:
-        """Return the constructor's arguments."""
         return {"max_length": self.max_length}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        """Return the tokenizer that `get_config` describes."""
         return cls(**config)
 
 
@@ -76,26 +57,22 @@ class ByteTokenizer(_Tokenizer):
     TensorFlow model server has the operations.
 
     Args:
-        max_length: Cut texts after so many tokens, which may split a
-            character here. `None` keeps them whole.
+        max_length: Cut texts after so many tokens, here even inside of a
+            character. `None` keeps them whole.
 
     Call arguments:
         texts: A string, a list or NumPy array of strings, or a string tensor
-            of shape `()` or `(b,)`: eagerly, in `tf.data.Dataset.map`, in
-            `tf.function` or in a SavedModel.
+            of shape `()` or `(b,)`; eager, in `tf.data` or in `tf.function`.
 
     Returns:
-        An int32 TensorFlow tensor of shape `(t,)` for one string, else
-        `(b, t)`, as long as the longest text of the batch but at least 1: an
-        empty text is a row of padding.
+        An int32 TensorFlow tensor `(t,)` for one string, else `(b, t)`, with
+        `t` of the longest text but at least 1. An empty text is padding only.
 
     Example:
 
     >>> tokenizer = ByteTokenizer()
     >>> tokenizer(["Hi", "a"]).numpy().tolist()
     [[73, 106], [98, 0]]
-    >>> tokenizer.detokenize([[73, 106], [98, 0]])
-    ['Hi', 'a']
     """
 
     vocabulary_size = 257
@@ -111,8 +88,8 @@ class ByteTokenizer(_Tokenizer):
         is_text = tf.sequence_mask(lengths, width, tf.int32)
         return (tf.cast(values, tf.int32) + 1) * is_text
 
-    def _detokenize(self, ids: Any) -> str:
-        return bytes((ids - 1).tolist()).decode("utf-8", errors="replace")
+    def _detokenize(self, ids: list[int]) -> str:
+        return bytes(i - 1 for i in ids).decode("utf-8", errors="replace")
 
 
 @keras.saving.register_keras_serializable(package="keras_rfa")
@@ -124,14 +101,12 @@ class WordpieceTokenizer(_Tokenizer):
     piece that fits; a piece inside a word is spelled `##piece`. A word that
     cannot be covered, or of more than 100 bytes, is one unknown token. Bytes
     that are not UTF-8 are read as U+FFFD. Id 0 is padding, which no text
-    yields: brackets are punctuation, so "[PAD]" is three words.
-
-    The graph holds the vocabulary. A program that loads a SavedModel with
-    this tokenizer in it must import `tensorflow_text` first.
+    yields: brackets are punctuation, so "[PAD]" is three words. A SavedModel
+    holds the vocabulary; import `tensorflow_text` before loading it.
 
     Args:
         vocabulary: Different strings, `"[PAD]"` first, such as
-            `learn_vocabulary` returns.
+            `learn_vocabulary(texts, 8000)` returns.
         lowercase: Fold case first (NFKC case folding: ligatures and
             full-width letters become plain too), as in the vocabulary.
         max_length: As in `ByteTokenizer`, and so are call and return.
@@ -157,23 +132,17 @@ class WordpieceTokenizer(_Tokenizer):
         unknown_token: str = "[UNK]",
     ) -> None:
         super().__init__(max_length)
-        self.vocabulary = _check_pieces(vocabulary=vocabulary)
+        self.vocabulary = _check_pieces("vocabulary", vocabulary, unknown_token)
         self.vocabulary_size = len(self.vocabulary)
         self.lowercase = lowercase
         self.unknown_token = unknown_token
-        if unknown_token not in self.vocabulary[1:]:
-            raise ValueError(
-                "`unknown_token` must be in `vocabulary`, after '[PAD]'. "
-                f"Received: unknown_token={unknown_token!r}."
-            )
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor's arguments."""
-        return {
+        return super().get_config() | {
             "vocabulary": list(self.vocabulary),
             "lowercase": self.lowercase,
             "unknown_token": self.unknown_token,
-            **super().get_config(),
         }
 
     @functools.cached_property
@@ -182,16 +151,12 @@ class WordpieceTokenizer(_Tokenizer):
         # Eager even if the first call is inside a graph: it outlives that.
         with tf.init_scope(), tf.device("CPU:0"):
             return tf_text.FastWordpieceTokenizer(
-                self.vocabulary,
-                token_out_type=tf.int32,
-                unknown_token=self.unknown_token,
+                self.vocabulary, "##", 100, tf.int32, self.unknown_token
             )
 
     def _normalize(self, texts: Any) -> Any:
         tf, tf_text = _import("tensorflow"), _import("tensorflow_text")
-        texts = tf.strings.unicode_transcode(
-            texts, "UTF-8", "UTF-8", errors="replace"
-        )
+        texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", "replace")
         return tf_text.case_fold_utf8(texts) if self.lowercase else texts
 
     def _tokenize(self, texts: Any) -> Any:
@@ -201,7 +166,7 @@ class WordpieceTokenizer(_Tokenizer):
         missing = tf.cast(tf.shape(ids)[1] == 0, tf.int32)
         return tf.pad(ids, [[0, 0], [0, missing]])
 
-    def _detokenize(self, ids: Any) -> str:
+    def _detokenize(self, ids: list[int]) -> str:
         text = " ".join(self.vocabulary[i] for i in ids)
         return text.replace(" ##", "").removeprefix("##")
 
@@ -216,71 +181,49 @@ def learn_vocabulary(
     """Learn the vocabulary of a `WordpieceTokenizer` from texts.
 
     The pieces are the most frequent parts of words, and all letters, at the
-    start of a word and inside it: no word of known letters is unknown. The
-    rarest letters are left out if there are more than 1,000, or if they would
-    take over half of the vocabulary. The order of the texts does not matter.
+    start of a word and inside it: no word of known letters is unknown. Letters
+    are left out, rarest first, above 1,000 or half of the vocabulary.
 
     Args:
         texts: Any iterable of strings; it is read once.
-        vocabulary_size: How many strings to return. A small corpus may have
-            fewer.
+        vocabulary_size: Most strings to return. Large corpora give over 95 %.
         lowercase: As in the tokenizer.
         reserved_tokens: What comes first in the vocabulary.
         verbose: Print the counts.
-
-    Example:
-
-    ```python
-    tokenizer = WordpieceTokenizer(learn_vocabulary(texts, 8000))
-    ```
     """
-    reserved = _check_pieces(reserved_tokens=reserved_tokens)
-    max_letters = (vocabulary_size - len(reserved)) // 4
-    _check_positive(vocabulary_size=vocabulary_size, letters=max_letters)
+    if isinstance(texts, str | bytes):
+        raise ValueError("`texts` must be several strings. Received: one.")
+    reserved = _check_pieces("reserved_tokens", reserved_tokens)
+    _check_positive("vocabulary_size", vocabulary_size, 4 + len(reserved))
     # Words are where the tokenizer finds them, whatever its pieces.
     tokenizer = WordpieceTokenizer(["[PAD]", "[UNK]", "a"], lowercase)
-    tally = collections.Counter[bytes]()
+    counts = collections.Counter[bytes]()
     remaining = iter(texts)
     while chunk := list(itertools.islice(remaining, 1024)):
         strings = tokenizer._normalize(_to_strings(chunk))
         _, starts, ends = tokenizer._splitter.tokenize_with_offsets(strings)
         spans = zip(starts.to_list(), ends.to_list(), strict=True)
-        for text, (i, j) in zip(strings.numpy(), spans, strict=True):
-            tally.update(text[slice(*span)] for span in zip(i, j, strict=True))
+        for text, span in zip(strings.numpy(), spans, strict=True):
+            counts.update(text[i:j] for i, j in zip(*span, strict=True))
     # No piece may hold a NUL.
-    words = {w.decode(): n for w, n in sorted(tally.items()) if 0 not in w}
+    words = {w.decode(): n for w, n in sorted(counts.items()) if 0 not in w}
     if not words:
         raise ValueError("`texts` must hold words. Received: none.")
-    learner = _import(
-        "tensorflow_text.tools.wordpiece_vocab.wordpiece_tokenizer_learner_lib"
+    # The count of the last word that would fit in, were all pieces words.
+    last = sorted(words.values(), reverse=True)[:vocabulary_size][-1]
+    tools = "tensorflow_text.tools.wordpiece_vocab"
+    vocabulary = _import(f"{tools}.wordpiece_tokenizer_learner_lib").learn(
+        words,
+        vocabulary_size,
+        list(reserved),
+        upper_thresh=4 * last,
+        lower_thresh=last,
+        max_unique_chars=min(1000, (vocabulary_size - len(reserved)) // 4),
     )
-    # Find how often a part of words must occur, to get just enough of them.
-    # Their number falls with about the power -2/3 of that.
-    frequencies = sorted(words.values(), reverse=True)
-    guess = 1.5 * frequencies[min(vocabulary_size, len(words)) - 1]
-    low, high = 0, frequencies[0] + 1
-    enough: list[str] = []
-    while high - low > 1 and not 1 <= len(enough) / vocabulary_size < 1.05:
-        threshold = min(max(int(guess), low + 1), high - 1)
-        pieces = learner.learn(
-            words,
-            vocabulary_size,
-            list(reserved),
-            upper_thresh=threshold,
-            lower_thresh=threshold,
-            max_unique_chars=min(1000, max_letters),
-        )
-        if verbose:
-            print(f"{len(pieces)} pieces occur at least {threshold} times")
-        if len(pieces) < vocabulary_size:
-            high = threshold
-        else:
-            low, enough = threshold, pieces
-        guess = threshold * (len(pieces) / vocabulary_size / 1.02) ** 1.5
-    vocabulary = enough or pieces
-    surplus = max(0, len(vocabulary) - vocabulary_size)
     parts = [p for p in vocabulary if len(p.removeprefix("##")) > 1]
-    rarest = set(parts[len(parts) - surplus :])
+    rarest = set(parts[::-1][: max(0, len(vocabulary) - vocabulary_size)])
+    if verbose:
+        print(f"{len(vocabulary) - len(rarest)} pieces of {len(words)} words")
     return [piece for piece in vocabulary if piece not in rarest]
 
 
@@ -291,36 +234,26 @@ def bucket_batches(
     shuffle_buffer: int | None = None,
     seed: int | None = None,
     drop_remainder: bool = False,
-    multiple_of: int = 1,
 ) -> Any:
     """Batch documents with others of like length, in few different shapes.
 
     A document is padded to the first boundary that it does not exceed, or cut
-    to the last. All batches of a boundary have one shape, so that a model is
-    compiled once a boundary: its last batch is filled up with rows of padding,
-    whose label and sample weight are 0. They add nothing to gradients. Metrics
-    given as `compile(weighted_metrics=...)` leave them out; `metrics=...` and
-    the mean loss that is reported count them, the loss as 0.
-
-    Documents of one boundary keep their order. A batch comes as soon as it is
-    full, and incomplete ones come at the end.
+    to the last, in order. All batches of a boundary have one shape, so that a
+    model is compiled once a boundary: rows of padding with label 0 and sample
+    weight 0 complete the last one. They add nothing to gradients or to the
+    `weighted_metrics` of `compile`; `metrics` and the mean loss count them.
 
     Args:
         dataset: A `tf.data.Dataset` of `(ids, label)`, or of `ids` alone, not
             batched: integer ids `(t,)` and a label of known shape.
         boundaries: Increasing lengths, such as `[256, 512, 1024]`.
-        tokens_per_batch: Most tokens of a batch, padding included; but it has
-            at least one row.
-        shuffle_buffer: Shuffle first, in a buffer of so many documents.
-        seed: Seed of the shuffle; each epoch is shuffled anew.
-        drop_remainder: Drop incomplete batches instead of filling them up.
-        multiple_of: Round the number of rows down to a multiple of this (of
-            devices, say), but to no less than it.
+        tokens_per_batch: A batch has `tokens_per_batch // boundary` rows, or 1.
+        shuffle_buffer: Shuffle first, anew in each epoch, in such a buffer.
+        seed: Seed of the shuffle.
+        drop_remainder: Drop incomplete batches instead of completing them.
 
     Returns:
-        A `tf.data.Dataset` of `(ids, label, sample_weight)` with shapes
-        `(b, t)`, `(b, ...)` and `(b,)`, or of `ids`. The shapes are static if
-        there is one boundary.
+        A `tf.data.Dataset` of `(ids, label, sample_weight)` or of `(ids,)`.
 
     Example:
 
@@ -331,68 +264,53 @@ def bucket_batches(
     ```
     """
     tf = _import("tensorflow")
-    lengths = list(boundaries)
-    _check_positive(tokens_per_batch=tokens_per_batch, multiple_of=multiple_of)
-    if not lengths or lengths != sorted({0, *lengths})[1:]:
-        raise ValueError(
-            "`boundaries` must be lengths, each more than the one before. "
-            f"Received: boundaries={boundaries}."
-        )
+    _check_positive("tokens_per_batch", tokens_per_batch)
+    _check_positive("len(boundaries)", len(boundaries))
+    for before, length in itertools.pairwise([0, *boundaries]):
+        _check_positive("boundaries", length, before + 1)
+    sizes = [max(1, tokens_per_batch // length) for length in boundaries]
     spec = dataset.element_spec
-    ids_spec, *label_spec = spec if isinstance(spec, tuple) else (spec,)
-    if (
-        len(label_spec) > 1
-        or ids_spec.shape.rank != 1
-        or not ids_spec.dtype.is_integer
-        or not all(label.shape.is_fully_defined() for label in label_spec)
-    ):
+    ids, *label = spec if isinstance(spec, tuple) else (spec,)
+    if len(label) > 1 or isinstance(ids, dict) or ids.shape.rank != 1:
         raise ValueError(
-            "`dataset` must hold (ids, label) or ids, not batched: integer ids "
-            "of shape (t,) and a label of known shape. Received: elements of "
-            f"{spec}."
+            "`dataset` must hold `(ids, label)` or `ids`, with ids of shape "
+            f"(t,), not batched. Received: elements of {spec}."
         )
-    sizes = [
-        max(1, tokens_per_batch // (length * multiple_of)) * multiple_of
-        for length in lengths
-    ]
 
     def cut(ids: Any, *label: Any) -> Any:
-        return ids[: lengths[-1]], *label
-
-    def fill(ids: Any, *label: Any) -> Any:
-        size = tf.gather(sizes, tf.searchsorted(lengths, tf.shape(ids)[1:]))[0]
-        weight = tf.ones_like(ids[:, 0], tf.float32)
-        filled = []
-        for x in (ids, *label, weight):
-            missing = [[0, size - tf.shape(x)[0]]] + [[0, 0]] * (
-                x.shape.rank - 1
-            )
-            static = sizes[0] if len(sizes) == 1 else None
-            filled.append(
-                tf.ensure_shape(tf.pad(x, missing), [static, *x.shape[1:]])
-            )
-        return tuple(filled) if label else filled[0]
+        return ids[: boundaries[-1]], *label, *(1.0 for _ in label)
 
     dataset = dataset.map(cut, num_parallel_calls=tf.data.AUTOTUNE)
+    ids, *rest = dataset.element_spec
+
+    def filler(length: Any) -> Any:
+        zeros = (tf.zeros(x.shape, x.dtype) for x in rest)
+        return tf.zeros([length], ids.dtype), *zeros
+
     if shuffle_buffer is not None:
         dataset = dataset.shuffle(shuffle_buffer, seed)
-    # Its limits are exclusive, and it pads to one less.
-    dataset = dataset.bucket_by_sequence_length(
-        lambda ids, *label: tf.shape(ids)[0],
-        [length + 1 for length in lengths],
+    if not drop_remainder:
+        # Enough to complete any batch; what is left over is dropped below.
+        spare = np.repeat(boundaries, [size - 1 for size in sizes])
+        fillers = tf.data.Dataset.from_tensor_slices(spare).map(filler)
+        dataset = dataset.concatenate(fillers)
+    # The limits are exclusive, and documents are padded to one less.
+    return dataset.bucket_by_sequence_length(
+        lambda ids, *_: tf.shape(ids)[0],
+        [length + 1 for length in boundaries],
         [*sizes, 1],
-        padded_shapes=([None], *(label.shape for label in label_spec)),
+        padded_shapes=([None], *(x.shape for x in rest)),
         pad_to_bucket_boundary=True,
-        drop_remainder=drop_remainder,
-    )
-    return dataset.map(fill).prefetch(tf.data.AUTOTUNE)
+        drop_remainder=True,
+    ).prefetch(tf.data.AUTOTUNE)
 
 
+@functools.cache
 def _import(name: str) -> Any:
-    """Import a module that TensorFlow or TensorFlow Text brings."""
+    """Import late, so that who has no text needs no TensorFlow."""
     broken: tuple[type[Exception], ...] = (ImportError,)
     try:
-        # The sign of a TensorFlow Text that is not made for this TensorFlow.
+        # The sign of a TensorFlow Text that is made for another TensorFlow.
         broken += (importlib.import_module("tensorflow").errors.NotFoundError,)
         return importlib.import_module(name)
     except broken as error:
@@ -403,19 +321,30 @@ def _import(name: str) -> Any:
 
 
 def _to_strings(texts: Any) -> Any:
-    tf = _import("tensorflow")
     try:
-        return tf.convert_to_tensor(texts, tf.string)
+        texts = _import("tensorflow").convert_to_tensor(texts, "string")
+        texts.shape.with_rank_at_most(1)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"`texts` must hold strings. Received: texts={texts!r}."
+            f"`texts` must be a string or a list of them. Received: {texts!r}."
         ) from error
+    return texts
 
 
-def _check_positive(**arguments: Any) -> None:
-    for name, value in arguments.items():
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ValueError(
-                f"`{name}` must be a positive integer. "
-                f"Received: {name}={value!r}."
-            )
+def _check_positive(name: str, value: int, least: int = 1) -> None:
+    if type(value) is not int or value < least:
+        raise ValueError(
+            f"`{name}` must be an int >= {least}. Received: {name}={value!r}."
+        )
+
+
+def _check_pieces(name: str, pieces: Any, *needed: str) -> tuple[str, ...]:
+    counts = collections.Counter(map(str, pieces))
+    wrong = [p for p in pieces if not isinstance(p, str) or counts[p] > 1]
+    missing = [p for p in ("[PAD]", *needed) if p not in counts]
+    if wrong or missing or pieces[0] != "[PAD]":
+        raise ValueError(
+            f"`{name}` must be different strings, first '[PAD]'. Received: "
+            f"missing {missing}, repeated or not strings {wrong}."
+        )
+    return tuple(pieces)

@@ -92,13 +92,16 @@ class MultiHeadProjections(keras.layers.Layer):
         self.output_dense.build((*query_shape[:-1], h, e))
 
     def _into_heads(self, name: str, width: int) -> keras.layers.Layer:
-        return keras.layers.EinsumDense(
+        dense = keras.layers.EinsumDense(
             "btf,fhd->bthd",
             output_shape=(None, self.num_heads, width),
             bias_axes="hd" if self.use_bias else None,
             name=name,
             **self._dense_arguments(),
         )
+        # It maps each step by itself; without this it warns of lost masks.
+        dense.supports_masking = True
+        return dense
 
     def _dense_arguments(self) -> dict[str, Any]:
         def clone(initializer: Any) -> Any:
