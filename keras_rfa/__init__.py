@@ -1,7 +1,9 @@
 """Linear-time attention for Keras 3."""
 
+from keras_rfa import export as export
 from keras_rfa import layers as layers
 from keras_rfa import models as models
 from keras_rfa import ops as ops
+from keras_rfa import text as text
 
 __version__ = "0.1.0"

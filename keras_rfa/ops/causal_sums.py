@@ -47,8 +47,9 @@ def causal_sums(
     """Computes causal sums chunk by chunk; see the head of this file."""
     batch, steps, heads, _ = ops.shape(q)
     chunk_size = _even_chunk(steps, chunk_size)
-    padding = -steps % chunk_size
-    chunks = (steps + padding) // chunk_size
+    # In this form JAX can compare sizes that are not known yet.
+    chunks = (steps + chunk_size - 1) // chunk_size
+    padding = chunks * chunk_size - steps
 
     def split(x: Tensor) -> Tensor:  # (b, t, h, ...) -> (b, h, n, c, ...)
         rest = [[0, 0]] * (len(x.shape) - 2)
