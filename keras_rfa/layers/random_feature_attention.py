@@ -61,8 +61,8 @@ class RandomFeatureAttention(MultiHeadProjections):
         normalize_inputs: bool. Whether `"gaussian"` and `"arccos"` divide
             queries and keys by their lengths.
         epsilon: float. The floor of the denominator, as a share of the weight
-            of the keys. Defaults to 1e-2 for `"gaussian"`, whose estimates
-            can be negative, 1e-6 for `"positive"` and `"elu"`, else 1e-3.
+            of the keys. Defaults to 0.1 for `"gaussian"`, whose estimates can
+            be negative, 1e-6 for `"positive"` and `"elu"`, else 1e-3.
         chunk_size: int. The most steps in one matrix product of the causal
             form. It changes speed and memory only.
         dropout: float. The share of the heads' outputs to drop.

@@ -95,8 +95,9 @@ class RandomFeatures(keras.layers.Layer):
             return named_feature_map(
                 x, projection, self.feature_map, self.normalize_inputs, sigma
             )
+        dtype = keras.backend.result_type(x.dtype, "float32")
+        x = ops.cast(x, dtype)
         features = self.feature_map(x, projection * sigma[:, None, :])
-        dtype = keras.backend.result_type(features.dtype, "float32")
         return ops.cast(features, dtype)
 
 

@@ -158,8 +158,10 @@ class FeatureMap(NamedTuple):
     epsilon: float
 
 
+# Unit vectors have a gaussian kernel of at least exp(-2) = 0.135 while sigma is
+# 1, so that a floor of 0.1 binds only where noise of the estimate exceeds it.
 FEATURE_MAPS = {
-    "gaussian": FeatureMap(_gaussian, uses_projection=True, epsilon=1e-2),
+    "gaussian": FeatureMap(_gaussian, uses_projection=True, epsilon=0.1),
     "arccos": FeatureMap(_arccos, uses_projection=True, epsilon=1e-3),
     "positive": FeatureMap(_positive, uses_projection=True, epsilon=1e-6),
     "elu": FeatureMap(_elu, uses_projection=False, epsilon=1e-6),

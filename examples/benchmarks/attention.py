@@ -1,0 +1,309 @@
+"""Times softmax attention and random feature attention side by side.
+
+    KERAS_BACKEND=jax python examples/benchmarks/attention.py
+    KERAS_BACKEND=tensorflow python examples/benchmarks/attention.py
+
+Each row is measured in one process, all variants in turn, compiled by XLA. A
+time is the median of the runs, in milliseconds; a ratio compares medians.
+Memory is what XLA plans for temporaries on JAX; on TensorFlow, which does not
+tell, it is by how much one run raises the peak of the process (on Linux).
+"""
+
+import argparse
+import pathlib
+import re
+import statistics
+import time
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_rfa
+
+BACKEND = keras.backend.backend()
+WIDTH, HEADS, FEATURES, LAYERS = 256, 4, 64, 4
+VOCABULARY = 8192
+TOKENS = 4096  # in a batch, where one document has fewer
+
+# Each variant of random feature attention, and what it replaces.
+BASELINES = {
+    "rfa": "softmax",
+    "rfa causal": "softmax causal",
+    "rfa gated": "softmax causal",
+}
+VARIANTS = ("softmax", "softmax causal", *BASELINES)
+
+
+def main() -> None:
+    """Prints a table for each kind of work, and draws the times."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 16384]
+    )
+    parser.add_argument(
+        "--step-lengths",
+        type=int,
+        nargs="*",
+        default=[512, 1024, 2048, 4096],
+        help="lengths for the training step of a classifier of four layers",
+    )
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument(
+        "--memory-gb",
+        type=float,
+        default=10.0,
+        help="leave out softmax where its maps of scores would need more",
+    )
+    parser.add_argument("--plot", type=pathlib.Path, help="a PNG to write")
+    arguments = parser.parse_args()
+    if BACKEND not in ("jax", "tensorflow"):
+        parser.error("run it with KERAS_BACKEND=jax or tensorflow")
+    print(
+        f"{BACKEND}, {LAYERS} layers of width {WIDTH}, {HEADS} heads, "
+        f"D = {FEATURES}, batches of {TOKENS} tokens or one document; "
+        f"matrix products: {matrix_product_speed():.0f} GFLOP/s",
+        flush=True,
+    )
+    results = {}
+    for work, lengths in (
+        ("attention, forward", arguments.lengths),
+        ("attention, gradient", arguments.lengths),
+        ("classifier, training step", arguments.step_lengths),
+    ):
+        print_head(work)
+        for length in lengths:
+            measured = measure(
+                work, length, arguments.runs, arguments.memory_gb * 1e9
+            )
+            results[work, length] = measured
+            print_row(length, measured)
+    if arguments.plot:
+        draw(results, arguments.plot)
+
+
+def measure(work: str, length: int, runs: int, memory: float) -> dict[str, Any]:
+    """Returns median seconds and bytes of temporaries of each variant."""
+    rows = max(1, TOKENS // length)
+    # A gradient holds about three maps of scores at once, a forward two.
+    maps = 2 if "forward" in work else 3
+    scores = maps * rows * HEADS * length**2 * 4
+    programs = {
+        variant: make_program(work, variant, rows, length)
+        for variant in VARIANTS
+        if not (variant.startswith("softmax") and scores > memory)
+    }
+    seconds: dict[str, list[float]] = {variant: [] for variant in programs}
+    for _ in range(runs):
+        for variant, (run, _) in programs.items():
+            start = time.perf_counter()
+            run()
+            seconds[variant].append(time.perf_counter() - start)
+    return {
+        variant: (statistics.median(seconds[variant]), bytes_of_temporaries)
+        for variant, (_, bytes_of_temporaries) in programs.items()
+    }
+
+
+def make_program(work: str, variant: str, rows: int, length: int) -> Any:
+    """Compiles one piece of work; returns a function and its memory."""
+    compiler = compile_jax if BACKEND == "jax" else compile_tensorflow
+    random = np.random.default_rng(0)
+    if "classifier" in work:
+        model = make_classifier(variant)
+        ids = random.integers(1, VOCABULARY, (rows, length), "int32")
+        return compiler(model, (ids,), {}, work)
+    layer = make_attention(variant)
+    x = random.normal(size=(rows, length, WIDTH)).astype("float32")
+    causal = {} if variant in ("softmax", "rfa") else {"use_causal_mask": True}
+    layer.build(x.shape, x.shape)
+    return compiler(layer, (x, x), causal, work)
+
+
+def make_attention(variant: str) -> keras.layers.Layer:
+    """Builds the attention layer of a variant."""
+    key_dim = WIDTH // HEADS
+    if variant.startswith("softmax"):
+        return keras.layers.MultiHeadAttention(HEADS, key_dim)
+    name = "GatedRandomFeatureAttention"
+    if variant != "rfa gated":
+        name = "RandomFeatureAttention"
+    layer = getattr(keras_rfa.layers, name)
+    return layer(HEADS, key_dim, num_features=FEATURES)
+
+
+def make_classifier(variant: str) -> keras.Model:
+    """Builds a classifier; causal variants stand in decoder blocks."""
+    block = keras_rfa.layers.TransformerDecoder
+    if variant in ("softmax", "rfa"):
+        block = keras_rfa.layers.TransformerEncoder
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(VOCABULARY, WIDTH, mask_zero=True)(ids)
+    for _ in range(LAYERS):
+        x = block(make_attention(variant), 4 * WIDTH)(x)
+    x = keras_rfa.layers.MaskedAveragePooling()(x)
+    model = keras.Model(ids, keras.layers.Dense(2)(x))
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(model.trainable_variables)
+    model.optimizer = optimizer
+    return model
+
+
+def compile_jax(
+    layer: Any, inputs: Any, options: dict[str, bool], work: str
+) -> Any:
+    """Compiles by JAX, which tells what XLA plans for temporaries."""
+    import jax
+
+    training = "forward" not in work
+
+    def forward(weights: Any, others: Any, *inputs: Any) -> Any:
+        outputs, _ = layer.stateless_call(
+            weights, others, *inputs, training=training, **options
+        )
+        return outputs
+
+    def loss(*arguments: Any) -> Any:
+        return keras.ops.sum(keras.ops.square(forward(*arguments)))
+
+    def gradient(weights: Any, others: Any, *inputs: Any) -> Any:
+        return jax.grad(loss, (0, 2))(weights, others, *inputs)
+
+    def step(weights: Any, others: Any, slots: Any, *inputs: Any) -> Any:
+        gradients = jax.grad(loss)(weights, others, *inputs)
+        return layer.optimizer.stateless_apply(slots, gradients, weights)
+
+    weights = [v.value for v in layer.trainable_variables]
+    others = [v.value for v in layer.non_trainable_variables]
+    arguments = [weights, others, *(keras.ops.array(x) for x in inputs)]
+    function = gradient if training else forward
+    if "step" in work:
+        arguments.insert(2, [v.value for v in layer.optimizer.variables])
+        function = step
+    compiled = jax.jit(function).lower(*arguments).compile()
+    memory = compiled.memory_analysis().temp_size_in_bytes
+
+    def run() -> None:
+        jax.block_until_ready(compiled(*arguments))
+
+    run()
+    return run, memory
+
+
+def compile_tensorflow(
+    layer: Any, inputs: Any, options: dict[str, bool], work: str
+) -> Any:
+    """Compiles by TensorFlow with XLA, and measures the memory of a run."""
+    import tensorflow as tf
+
+    inputs = [tf.constant(x) for x in inputs]
+
+    @tf.function(jit_compile=True)
+    def program(*inputs: Any) -> Any:
+        if "forward" in work:
+            return layer(*inputs, training=False, **options)
+        sources = list(layer.trainable_variables)
+        if inputs[0].dtype.is_floating:
+            sources.append(inputs[0])
+        with tf.GradientTape() as tape:
+            tape.watch(inputs[0])
+            outputs = layer(*inputs, training=True, **options)
+            loss = tf.reduce_sum(tf.square(outputs))
+        gradients = tape.gradient(loss, sources)
+        if "step" in work:
+            layer.optimizer.apply(gradients, layer.trainable_variables)
+            return loss
+        return gradients
+
+    def run() -> None:
+        outputs = program(*inputs)
+        tf.nest.map_structure(lambda x: x.numpy(), tf.nest.flatten(outputs)[0])
+
+    run()
+    return run, raised_peak(run)
+
+
+def raised_peak(run: Any) -> float:
+    """Returns by how many bytes a run raises the peak of resident memory."""
+    status = pathlib.Path("/proc/self/status")
+    if not status.exists():
+        run()
+        return float("nan")
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = resident(status, "VmRSS")
+    run()
+    return resident(status, "VmHWM") - before
+
+
+def resident(status: pathlib.Path, name: str) -> float:
+    """Reads one figure of the kernel about this process, in bytes."""
+    found = re.search(rf"{name}:\s+(\d+) kB", status.read_text())
+    return float(found.group(1)) * 1024 if found else float("nan")
+
+
+def matrix_product_speed(size: int = 2048) -> float:
+    """Measures the backend's own matrix product, in GFLOP/s."""
+    x = keras.random.normal((size, size))
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / statistics.median(seconds) / 1e9
+
+
+def print_head(work: str) -> None:
+    """Prints the head of a table."""
+    columns = [f"{v} ms | MB" for v in VARIANTS]
+    columns += [f"{v} / {b}" for v, b in BASELINES.items()]
+    print(f"\n{work}: time and memory, and how many times as fast\n")
+    print("| tokens | " + " | ".join(columns) + " |")
+    print("| ---: " * (1 + 2 * len(VARIANTS) + len(BASELINES)) + "|")
+
+
+def print_row(length: int, measured: dict[str, Any]) -> None:
+    """Prints a row; a variant that was left out is a dash."""
+    cells = []
+    for variant in VARIANTS:
+        seconds, memory = measured.get(variant, (None, None))
+        cells += ["-", "-"]
+        if seconds is not None:
+            cells[-2:] = [f"{seconds * 1e3:.1f}", f"{memory / 1e6:.0f}"]
+    for variant, baseline in BASELINES.items():
+        ratio = "-"
+        if baseline in measured:
+            ratio = f"{measured[baseline][0] / measured[variant][0]:.2f}"
+        cells.append(ratio)
+    print(f"| {length} | " + " | ".join(cells) + " |", flush=True)
+
+
+def draw(results: dict[Any, Any], path: pathlib.Path) -> None:
+    """Draws time against length, one panel for each kind of work."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    works = list(dict.fromkeys(work for work, _ in results))
+    figure, panels = plt.subplots(
+        1, len(works), figsize=(5 * len(works), 4), squeeze=False
+    )
+    for work, panel in zip(works, panels[0], strict=True):
+        for variant in VARIANTS:
+            points = [
+                (length, found[variant][0] * 1e3)
+                for (name, length), found in results.items()
+                if name == work and variant in found
+            ]
+            style = "--" if variant.startswith("softmax") else "-"
+            panel.loglog(*zip(*points, strict=True), style, label=variant)
+        panel.set(title=work, xlabel="tokens", ylabel="ms", xscale="log")
+        panel.grid(which="both", alpha=0.3)
+    panels[0][0].legend()
+    figure.suptitle(f"{BACKEND}, width {WIDTH}, {HEADS} heads, D = {FEATURES}")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()
