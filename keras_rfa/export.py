@@ -156,7 +156,8 @@ def _as_tensorflow(
         native_serialization_platforms=("cpu", "cuda", "tpu"),
         with_gradient=False,
     )
-    return lambda token_ids: converted(weights, token_ids), sum(weights, [])
+    variables = [*weights[0], *weights[1]]
+    return lambda token_ids: converted(weights, token_ids), variables
 
 
 def _arrays(variables: list[Any]) -> list[Any]:
@@ -218,13 +219,13 @@ def _check_model(
         )
     tokens = getattr(tokenizer, "vocabulary_size", 0)
     for layer in model.layers:
-        if isinstance(layer, keras.layers.Embedding):
-            if layer.input_dim < tokens:
-                raise ValueError(
-                    f"The tokenizer has {tokens} ids and the model only "
-                    f"{layer.input_dim}. Build the model with "
-                    "`vocabulary_size=tokenizer.vocabulary_size`."
-                )
+        embeds = isinstance(layer, keras.layers.Embedding)
+        if embeds and layer.input_dim < tokens:
+            raise ValueError(
+                f"The tokenizer has {tokens} ids and the model only "
+                f"{layer.input_dim}. Build the model with "
+                "`vocabulary_size=tokenizer.vocabulary_size`."
+            )
 
 
 def _import_tensorflow() -> Any:

@@ -3,22 +3,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_rfa.layers.carried_state import CarriedState
 from keras_rfa.layers.key_padding import key_padding
-from keras_rfa.layers.multi_head_projections import (
-    MultiHeadProjections,
-    check_positive,
-)
+from keras_rfa.layers.multi_head_projections import check_positive
 from keras_rfa.layers.random_features import RandomFeatures
 from keras_rfa.layers.random_projection_pool import RandomProjectionPool
 from keras_rfa.layers.rematerialization import rematerialized
-from keras_rfa.ops import (
-    attention_weights,
-    check_state,
-    linear_attention,
-    read_state,
-    zero_state,
-)
+from keras_rfa.layers.stateful_attention import StatefulAttention
+from keras_rfa.ops import attention_weights, linear_attention, read_state
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -27,7 +18,7 @@ SUMS = ("s", "z", "weight")
 
 
 @keras.saving.register_keras_serializable(package="keras_rfa")
-class RandomFeatureAttention(MultiHeadProjections):
+class RandomFeatureAttention(StatefulAttention):
     """Attention in linear time, by random features (RFA).
 
     It is called as `keras.layers.MultiHeadAttention` is. In each head softmax
@@ -139,7 +130,9 @@ class RandomFeatureAttention(MultiHeadProjections):
         seed: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_heads, key_dim, value_dim, **kwargs)
+        super().__init__(
+            num_heads, key_dim, value_dim, stateful=stateful, **kwargs
+        )
         self.features = RandomFeatures(
             num_heads,
             key_dim,
@@ -169,8 +162,6 @@ class RandomFeatureAttention(MultiHeadProjections):
         self.dropout_layer = keras.layers.Dropout(
             dropout, seed=seed, dtype=self.dtype_policy
         )
-        self.stateful = stateful
-        self.carried_state: CarriedState | None = None
 
     def build(
         self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
@@ -180,17 +171,7 @@ class RandomFeatureAttention(MultiHeadProjections):
             query_shape, value_shape, key_shape or value_shape
         )
         self.features.build()
-        if self.stateful:
-            if not isinstance(query_shape[0], int):
-                raise ValueError(
-                    "A stateful layer keeps a state for each row of a batch, "
-                    "so the batch size must be static, as with "
-                    "`keras.Input(batch_shape=(8, 512, 64))`. "
-                    f"Received: query_shape={tuple(query_shape)}"
-                )
-            self.carried_state = CarriedState(
-                self.get_initial_state(query_shape[0]), name="carried_state"
-            )
+        self.build_carried_state(query_shape[0])
         self.built = True
 
     def call(
@@ -209,7 +190,7 @@ class RandomFeatureAttention(MultiHeadProjections):
         return_state: bool = False,
     ) -> Any:
         key_mask = key_padding(value_mask, key_mask, attention_mask)
-        state, indices = self._begin(query, initial_state, training)
+        state, indices = self.begin(query.shape[0], initial_state, training)
         inputs = {
             "q": self.query_dense(ops.cast(query, self.compute_dtype)),
             **self.features.matrices(indices),
@@ -242,31 +223,6 @@ class RandomFeatureAttention(MultiHeadProjections):
                 state = {**state, "indices": indices}
             outputs.append(state)
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
-
-    def _begin(
-        self, query: Tensor, initial_state: State | None, training: bool | None
-    ) -> tuple[State | None, Tensor | None]:
-        """Returns the sums to begin with and the matrices to use."""
-        if initial_state is not None:
-            check_state(
-                initial_state,
-                query.shape[0],
-                self.num_heads,
-                self.features.feature_dim,
-                self.value_dim,
-                with_indices=self.features.pool is not None,
-            )
-            state = dict(initial_state)
-        elif self.carried_state is not None:
-            state = self.carried_state.read()
-            if not training:  # inference has its own matrices
-                state.pop("indices", None)
-        else:
-            return None, self.features.draw(training)
-        indices = state.pop("indices", None)
-        if indices is None:
-            indices = self.features.draw(training)
-        return state, indices
 
     def _memory(
         self, value: Tensor, key: Tensor | None, key_mask: Tensor | None
@@ -321,76 +277,6 @@ class RandomFeatureAttention(MultiHeadProjections):
             epsilon=self.epsilon,
         )
 
-    def get_initial_state(
-        self, batch_size: Any, training: bool | None = None
-    ) -> State:
-        """Returns the state of a layer that has read nothing.
-
-        Args:
-            batch_size: int. Rows of the batch, `b`.
-            training: bool. Whether to draw the matrices that the calls from
-                this state on use; otherwise they are those of inference.
-
-        Returns:
-            dict, as `return_state=True` gives it.
-        """
-        state = zero_state(
-            batch_size,
-            self.num_heads,
-            self.features.feature_dim,
-            self.value_dim,
-        )
-        indices = self.features.draw(training)
-        return state if indices is None else {**state, "indices": indices}
-
-    def reset_state(self) -> None:
-        """Begins new sequences in every row of a stateful layer.
-
-        Call it outside compiled functions: at the beginning of an epoch, and
-        before and after validation.
-        """
-        if self.carried_state is None:
-            raise ValueError(
-                f"{self.name!r} carries no state. Build it with stateful=True."
-            )
-        pool = self.features.pool
-        training = pool is not None and pool.can_train
-        state = self.get_initial_state(
-            self.carried_state.batch_size, training=training
-        )
-        self.carried_state.write(state)
-
-    def compute_output_shape(
-        self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
-    ) -> Any:
-        return (*query_shape[:-1], self.output_width or query_shape[-1])
-
-    def compute_output_spec(
-        self,
-        query: Any,
-        value: Any = None,
-        *args: Any,
-        return_attention_scores: bool = False,
-        return_state: bool = False,
-        **kwargs: Any,
-    ) -> Any:
-        h, m, e = self.num_heads, self.features.feature_dim, self.value_dim
-        shape = self.compute_output_shape(query.shape)
-        outputs = [keras.KerasTensor(shape, self.compute_dtype)]
-        if return_attention_scores:
-            scores = (query.shape[0], h, query.shape[1], value.shape[1])
-            outputs.append(keras.KerasTensor(scores, "float32"))
-        if return_state:
-            shapes = {"s": (h, m, e), "z": (h, m), "weight": (h,)}
-            state = {
-                name: keras.KerasTensor((query.shape[0], *shape), "float32")
-                for name, shape in shapes.items()
-            }
-            if self.features.pool is not None:
-                state["indices"] = keras.KerasTensor((h,), "int32")
-            outputs.append(state)
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
-
     def get_config(self) -> dict[str, Any]:
         serialize = keras.saving.serialize_keras_object
         pool = self.features.pool
@@ -403,6 +289,5 @@ class RandomFeatureAttention(MultiHeadProjections):
             "epsilon": self.epsilon,
             "chunk_size": self.chunk_size,
             "dropout": self.dropout,
-            "stateful": self.stateful,
             "seed": self.seed,
         }

@@ -42,7 +42,6 @@ def causal_sums(
     log_gate: Tensor | None,
     initial: State | None,
     chunk_size: int,
-    own_step: bool = True,
 ) -> tuple[Sums, State]:
     """Computes causal sums chunk by chunk; see the head of this file."""
     batch, steps, heads, _ = ops.shape(q)
@@ -68,7 +67,7 @@ def causal_sums(
 
     # Inside the chunk: (φ(q_i)·φ(k_j)) g_{j+1} ... g_i for j <= i.
     scores = ops.matmul(q, ops.swapaxes(k, -1, -2))  # (b, h, n, c, c)
-    scores = scores * decay.between(own_step)
+    scores = scores * decay.between()
     numerator = ops.matmul(scores, v)
     denominator = ops.sum(scores, axis=-1)
 
@@ -96,7 +95,7 @@ def causal_sums(
     seen = decay.from_start(
         before["weight"][..., None] + ops.zeros_like(weight)
     )
-    seen = seen + decay.sum_inside(weight, own_step)
+    seen = seen + decay.sum_inside(weight)
     return Sums(join(numerator), join(denominator), join(seen)), last
 
 
@@ -122,24 +121,22 @@ class _Decay:
     ) -> None:
         self.log_gate = log_gate  # (b, h, n, c)
         step = ops.arange(chunk_size, dtype="int32")
-        self.earlier = step[:, None] > step[None, :]  # [i, j]: j < i
-        self.not_later = step[:, None] >= step[None, :]
+        self.not_later = step[:, None] >= step[None, :]  # [i, j]: j <= i
         self.dtype = dtype
         self.of_chunk = None
         if log_gate is not None:
             up_to = ops.cast(ops.transpose(self.not_later), dtype)
-            after = ops.cast(self.earlier, dtype)
+            after = ops.cast(step[:, None] > step[None, :], dtype)
             self.up_to = ops.matmul(log_gate, up_to)  # log g_1 ... g_i
             self.after = ops.matmul(log_gate, after)  # log g_{i+1} ... g_c
             self.of_chunk = self.up_to[..., -1]  # log g_1 ... g_c
 
-    def between(self, own_step: bool) -> Tensor:
+    def between(self) -> Tensor:
         """`[i, j]`: `g_{j+1} ... g_i`, and 0 where step `i` sees no `j`."""
-        sees = self.not_later if own_step else self.earlier
         if self.log_gate is None:
-            return ops.cast(sees, self.dtype)
+            return ops.cast(self.not_later, self.dtype)
         logarithm = self.up_to[..., :, None] - self.up_to[..., None, :]
-        return ops.exp(ops.where(sees, logarithm, LOG_ZERO))
+        return ops.exp(ops.where(self.not_later, logarithm, LOG_ZERO))
 
     def from_start(self, x: Tensor) -> Tensor:
         """Multiplies step `i` by `g_1 ... g_i`."""
@@ -149,14 +146,13 @@ class _Decay:
         """Multiplies step `i` by `g_{i+1} ... g_c`."""
         return x if self.log_gate is None else _times_exp(x, self.after)
 
-    def sum_inside(self, weight: Tensor, own_step: bool) -> Tensor:
+    def sum_inside(self, weight: Tensor) -> Tensor:
         """The part of `c_i` that comes from the chunk itself."""
-        sees = self.not_later if own_step else self.earlier
         if self.log_gate is None:
-            return ops.matmul(weight, ops.cast(ops.transpose(sees), self.dtype))
+            not_later = ops.transpose(self.not_later)
+            return ops.matmul(weight, ops.cast(not_later, self.dtype))
         # (1 - g_1) g_2 ... g_i + ... + (1 - g_i) = 1 - g_1 ... g_i
-        seen = -ops.expm1(self.up_to)
-        return seen if own_step else seen - weight
+        return -ops.expm1(self.up_to)
 
 
 def _times_exp(x: Tensor, logarithm: Tensor) -> Tensor:

@@ -223,15 +223,21 @@ def _two_sided(
     log_gate: Tensor,
     chunk_size: int,
 ) -> Sums:
-    forward, _ = causal_sums(q, k, v, weight, log_gate, None, chunk_size)
-    q, k, v, weight, log_gate = (
-        ops.flip(x, axis=1) for x in (q, k, v, weight, log_gate)
+    # The reversed sequence runs beside the sequence, as further heads.
+    heads = k.shape[2]
+    q2, k2, v2, weight2, log_gate2 = (
+        ops.concatenate([x, ops.flip(x, axis=1)], axis=2)
+        for x in (q, k, v, weight, log_gate)
     )
-    backward, _ = causal_sums(
-        q, k, v, weight, log_gate, None, chunk_size, own_step=False
-    )
+    sums, _ = causal_sums(q2, k2, v2, weight2, log_gate2, None, chunk_size)
+    # Each has the step itself, which counts once.
+    own = ops.sum(q * k, axis=-1)
+    own = Sums(own[..., None] * v, own, weight)
     return Sums(
-        *(f + ops.flip(r, 1) for f, r in zip(forward, backward, strict=True))
+        *(
+            both[:, :, :heads] + ops.flip(both[:, :, heads:], axis=1) - once
+            for both, once in zip(sums, own, strict=True)
+        )
     )
 
 

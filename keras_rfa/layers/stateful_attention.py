@@ -1,0 +1,155 @@
+from typing import Any
+
+import keras
+
+from keras_rfa.layers.carried_state import CarriedState
+from keras_rfa.layers.multi_head_projections import MultiHeadProjections
+from keras_rfa.layers.random_features import RandomFeatures
+from keras_rfa.ops import check_state, zero_state
+
+Tensor = Any
+State = dict[str, Tensor]
+
+
+class StatefulAttention(MultiHeadProjections):
+    """An attention whose past is a state: where it begins, and carrying it.
+
+    The base of the attention layers by random features. A state is the sums
+    `"s"`, `"z"` and `"weight"` with the `"indices"` of the matrices that the
+    features were made with.
+
+    Args:
+        *args: for `MultiHeadProjections`.
+        stateful: bool. Whether a batch continues the batch before.
+        **kwargs: for `MultiHeadProjections`.
+    """
+
+    features: RandomFeatures
+
+    def __init__(
+        self, *args: Any, stateful: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.stateful = stateful
+        self.carried_state: CarriedState | None = None
+
+    def build_carried_state(self, batch_size: int | None) -> None:
+        """Creates what a stateful layer keeps; the features must be built."""
+        if not self.stateful:
+            return
+        if not isinstance(batch_size, int):
+            raise ValueError(
+                "A stateful layer keeps a state for each row of a batch, so "
+                "the batch size must be static, as with "
+                "`keras.Input(batch_shape=(8, 512, 64))`. "
+                f"Received: batch size {batch_size}"
+            )
+        self.carried_state = CarriedState(
+            self.get_initial_state(batch_size), name="carried_state"
+        )
+
+    def begin(
+        self,
+        batch_size: Any,
+        initial_state: State | None,
+        training: bool | None,
+    ) -> tuple[State | None, Tensor | None]:
+        """Returns the sums to begin with, if any, and the matrices to use."""
+        if initial_state is not None:
+            check_state(
+                initial_state,
+                batch_size,
+                self.num_heads,
+                self.features.feature_dim,
+                self.value_dim,
+                with_indices=self.features.pool is not None,
+            )
+            state = dict(initial_state)
+        elif self.carried_state is not None:
+            state = self.carried_state.read()
+            if not training:  # inference has its own matrices
+                state.pop("indices", None)
+        else:
+            return None, self.features.draw(training)
+        indices = state.pop("indices", None)
+        if indices is None:
+            indices = self.features.draw(training)
+        return state, indices
+
+    def get_initial_state(
+        self, batch_size: Any, training: bool | None = None
+    ) -> State:
+        """Returns the state of a layer that has read nothing.
+
+        Args:
+            batch_size: int. Rows of the batch, `b`.
+            training: bool. Whether to draw the matrices that the calls from
+                this state on use; otherwise they are those of inference.
+
+        Returns:
+            dict, as `return_state=True` gives it.
+        """
+        if not self.features.built:
+            raise ValueError(
+                f"{self.name!r} must be built before it has a state. Call it "
+                "once, or call `build(query_shape, value_shape)`."
+            )
+        state = zero_state(
+            batch_size,
+            self.num_heads,
+            self.features.feature_dim,
+            self.value_dim,
+        )
+        indices = self.features.draw(training)
+        return state if indices is None else {**state, "indices": indices}
+
+    def reset_state(self) -> None:
+        """Begins new sequences in every row of a stateful layer.
+
+        Call it outside compiled functions: at the beginning of an epoch, and
+        before and after validation.
+        """
+        if self.carried_state is None:
+            raise ValueError(
+                f"{self.name!r} carries no state. Build it with stateful=True."
+            )
+        pool = self.features.pool
+        training = pool is not None and pool.can_train
+        state = self.get_initial_state(
+            self.carried_state.batch_size, training=training
+        )
+        self.carried_state.write(state)
+
+    def compute_output_shape(
+        self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
+    ) -> Any:
+        return (*query_shape[:-1], self.output_width or query_shape[-1])
+
+    def compute_output_spec(
+        self,
+        query: Any,
+        value: Any = None,
+        *args: Any,
+        return_attention_scores: bool = False,
+        return_state: bool = False,
+        **kwargs: Any,
+    ) -> Any:
+        h, m, e = self.num_heads, self.features.feature_dim, self.value_dim
+        shape = self.compute_output_shape(query.shape)
+        outputs = [keras.KerasTensor(shape, self.compute_dtype)]
+        if return_attention_scores:
+            scores = (query.shape[0], h, query.shape[1], value.shape[1])
+            outputs.append(keras.KerasTensor(scores, "float32"))
+        if return_state:
+            shapes = {"s": (h, m, e), "z": (h, m), "weight": (h,)}
+            state = {
+                name: keras.KerasTensor((query.shape[0], *shape), "float32")
+                for name, shape in shapes.items()
+            }
+            if self.features.pool is not None:
+                state["indices"] = keras.KerasTensor((h,), "int32")
+            outputs.append(state)
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "stateful": self.stateful}
