@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import keras
-import pytest
+
+import keras_rfa
 
 ROOT = pathlib.Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -33,31 +34,45 @@ def test_python_blocks_run_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     assert answer.startswith(("[b'negative'] [[", "[b'positive'] [["))
 
 
-@pytest.mark.parametrize("code", blocks("bash"))
-def test_commands_name_programs_and_options_that_exist(code):
+def run(words, directory):
+    finished = subprocess.run(
+        [sys.executable, *words],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def test_the_client_asks_an_export(tmp_path):
+    (command,) = (c for c in blocks("bash") if "saved_model_cli" in c)
+    words = shlex.split(command.replace("\\\n", " "))
+    path = words[words.index("--dir") + 1]
+    model = keras_rfa.models.document_classifier(
+        257,
+        2,
+        num_layers=1,
+        hidden_dim=8,
+        num_heads=1,
+        intermediate_dim=8,
+    )
+    keras_rfa.export.export_classifier(
+        model, keras_rfa.text.ByteTokenizer(), ["no", "yes"], tmp_path / path
+    )
+    assert "output key label" in run(words[1:], tmp_path)
+
+
+def test_the_programs_exist_and_have_the_options():
     """Installing, training and testing anew are not for a test."""
-    for command in code.replace("\\\n", " ").strip().split(" && "):
-        words = shlex.split(command)
-        assert words[0] == "python"
-        if words[1:3] == ["-m", "pip"]:
-            continue
-        if words[1:3] == ["-m", "nox"]:
-            assert (ROOT / "noxfile.py").exists()
-            continue
-        arguments = words[1:]
-        if arguments[0] == "-c":
-            assert "--signature_def" in arguments
-            arguments = arguments[:3]
-        finished = subprocess.run(
-            [sys.executable, *arguments, "--help"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert finished.returncode == 0, finished.stderr
-        for option in re.findall(r"--\w+", " ".join(words)):
-            assert option in finished.stdout
+    found = re.findall(r"^.*python (examples/\S+\.py)(.*)$", README, re.M)
+    assert len(found) >= 1
+    for program, options in found:
+        text = run([ROOT / program, "--help"], ROOT)
+        for option in re.findall(r"--[\w-]+", options):
+            assert option in text
+    assert (ROOT / "noxfile.py").exists()
 
 
 def test_ci_runs_the_test_command():
@@ -68,8 +83,6 @@ def test_ci_runs_the_test_command():
 
 
 def test_layers_of_the_table_are_those_that_exist():
-    import keras_rfa
-
     table = README.split("## Layers")[1].split("| feature map")[0]
     names = set(re.findall(r"`([A-Z]\w+)`", table))
     public = {
