@@ -32,7 +32,8 @@ def export_classifier(
     | `token_ids`       | `token_ids`: int32 `(b, t)`, 0 pad |
 
     Both give `probabilities`, float32 `(b, num_classes)`, and `label`,
-    strings `(b,)`. A text without a token gets finite probabilities.
+    strings `(b,)`. A text without a token gets finite probabilities, and an
+    id that the model does not have is an error.
 
     It loads wherever TensorFlow is installed and, for tokenizers of
     TensorFlow Text, after `import tensorflow_text`. It holds the matrices of
@@ -69,8 +70,13 @@ def export_classifier(
         serving_model = clone_for_serving(model)
         logits, variables = _as_tensorflow(tf, serving_model)
         names = tf.constant(list(class_names))
+        limit = _vocabulary_size(model)
 
         def answer(token_ids: Tensor) -> dict[str, Tensor]:
+            if limit is not None:
+                message = f"token_ids must be from 0 to {limit - 1}"
+                known = (token_ids >= 0) & (token_ids < limit)
+                tf.debugging.Assert(tf.reduce_all(known), [message])
             scores = logits(token_ids)
             return {
                 "probabilities": tf.nn.softmax(scores),
@@ -218,14 +224,21 @@ def _check_model(
             f"Received: class_names={class_names!r}"
         )
     tokens = getattr(tokenizer, "vocabulary_size", 0)
+    limit = _vocabulary_size(model)
+    if limit is not None and limit < tokens:
+        raise ValueError(
+            f"The tokenizer has {tokens} ids and the model only {limit}. "
+            "Build the model with "
+            "`vocabulary_size=tokenizer.vocabulary_size`."
+        )
+
+
+def _vocabulary_size(model: keras.Model) -> int | None:
+    """Returns how many ids the embedding of a model has, if it has one."""
     for layer in model.layers:
-        embeds = isinstance(layer, keras.layers.Embedding)
-        if embeds and layer.input_dim < tokens:
-            raise ValueError(
-                f"The tokenizer has {tokens} ids and the model only "
-                f"{layer.input_dim}. Build the model with "
-                "`vocabulary_size=tokenizer.vocabulary_size`."
-            )
+        if isinstance(layer, keras.layers.Embedding):
+            return int(layer.input_dim)
+    return None
 
 
 def _import_tensorflow() -> Any:

@@ -6,3 +6,4 @@ from keras_rfa.models.document_classifier import (
 from keras_rfa.models.document_encoder import (
     document_encoder as document_encoder,
 )
+from keras_rfa.models.token_ids import check_token_ids as check_token_ids

@@ -22,7 +22,8 @@ def document_encoder(
 
     Embeddings and sinusoidal positions, `num_layers` blocks of
     `TransformerEncoder`, and a last normalisation. The output carries the
-    mask of the padding.
+    mask of the padding. Ids are not checked inside of the compiled model; see
+    `keras_rfa.models.check_token_ids`.
 
     Args:
         vocabulary_size: int. Number of token ids, padding included.
@@ -61,9 +62,18 @@ def document_encoder(
             f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
         )
     ids = keras.Input((None,), dtype="int32", name="token_ids")
+    # Entries of size 1 beside those of the positions, and in reach of an
+    # optimizer that moves a weight by the learning rate at each step.
     x = keras.layers.Embedding(
-        vocabulary_size, hidden_dim, mask_zero=True, name="embedding"
+        vocabulary_size,
+        hidden_dim,
+        mask_zero=True,
+        embeddings_initializer=keras.initializers.RandomNormal(
+            stddev=hidden_dim**-0.5
+        ),
+        name="embedding",
     )(ids)
+    x = keras.layers.Rescaling(hidden_dim**0.5, name="embedding_scale")(x)
     x = SinusoidalPositions(name="positions")(x)
     x = keras.layers.Dropout(dropout, name="embedding_dropout")(x)
     for i in range(num_layers):

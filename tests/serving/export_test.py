@@ -110,10 +110,53 @@ def size_of(path):
     return sum(file.stat().st_size for file in path.rglob("*"))
 
 
-@pytest.mark.parametrize("attention", sorted(ATTENTIONS))
-def test_equal_answers_in_a_process_without_keras(attention, tmp_path):
+@keras.saving.register_keras_serializable(package="export_test")
+def squares(x, projection):
+    """A feature map of one's own."""
+    angles = keras.ops.einsum("bthd,hDd->bthD", x, projection)
+    return keras.ops.square(angles)
+
+
+def cross(num_heads, key_dim, name):
+    layer = keras_rfa.layers.CrossRandomFeatureAttention
+    return layer(num_heads, key_dim, name=name)
+
+
+def own_feature_map(num_heads, key_dim, name):
+    layer = keras_rfa.layers.RandomFeatureAttention
+    return layer(num_heads, key_dim, feature_map=squares, name=name)
+
+
+def make_causal_classifier(attention):
+    """Decoder blocks instead of encoder blocks."""
+    layers = keras_rfa.layers
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(257, 16, mask_zero=True)(ids)
+    x = layers.TransformerDecoder(attention(2, 8), 32)(x)
+    x = layers.MaskedAveragePooling()(x)
+    return keras.Model(ids, keras.layers.Dense(3)(x))
+
+
+MODELS = {
+    **{
+        name: lambda name=name: make_classifier(257, name)
+        for name in ATTENTIONS
+    },
+    "cross": lambda: make_classifier(257, cross),
+    "own feature map": lambda: make_classifier(257, own_feature_map),
+    "causal": lambda: make_causal_classifier(
+        keras_rfa.layers.RandomFeatureAttention
+    ),
+    "causal gated": lambda: make_causal_classifier(
+        keras_rfa.layers.GatedRandomFeatureAttention
+    ),
+}
+
+
+@pytest.mark.parametrize("make_model", MODELS.values(), ids=MODELS)
+def test_equal_answers_in_a_process_without_keras(make_model, tmp_path):
     tokenizer = ByteTokenizer()
-    model = make_classifier(tokenizer.vocabulary_size, attention)
+    model = make_model()
     path = tmp_path / "exported"
     export_classifier(model, tokenizer, CLASSES, path)
     # Batch and length are dynamic: below and above a chunk of 128 steps.
@@ -285,6 +328,16 @@ def test_the_tokenizer_must_fit(tmp_path):
     model = make_classifier(100)
     with pytest.raises(ValueError, match="257 ids and the model only 100"):
         export_classifier(model, ByteTokenizer(), CLASSES, tmp_path / "new")
+
+
+def test_ids_that_the_model_does_not_have_are_an_error(tmp_path):
+    model = make_classifier(257)
+    path = tmp_path / "exported"
+    export_classifier(model, ByteTokenizer(), CLASSES, path)
+    signature = tf.saved_model.load(str(path)).signatures["token_ids"]
+    for ids in ([[1, 257]], [[-1]]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="0 to 256"):
+            signature(token_ids=tf.constant(ids, tf.int32))
 
 
 def test_the_model_stays_as_it_was(tmp_path):
