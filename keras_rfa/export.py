@@ -195,9 +195,15 @@ def new_directory(
         written = os.path.join(temporary, "new")
         os.mkdir(written)
         yield written
+        old = os.path.join(temporary, "old")
         if target.exists():
-            os.rename(target, os.path.join(temporary, "old"))
-        os.rename(written, target)
+            os.rename(target, old)
+        try:
+            os.rename(written, target)
+        except OSError:
+            if os.path.exists(old):
+                os.rename(old, target)
+            raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -5,75 +5,91 @@ import pytest
 from keras import ops
 
 from keras_rfa.ops import attention_weights, feature_map, linear_attention
+from keras_rfa.testing import assert_close, compiled
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 FILES = sorted((pathlib.Path(__file__).parent / "golden").glob("*.npz"))
+SUMS = ("s", "z", "weight")
 
 
-def assert_close(actual, expected):
-    expected = np.asarray(expected)
-    tolerance = 1e-4 * max(1.0, np.abs(expected).max())
-    np.testing.assert_allclose(
-        ops.convert_to_numpy(actual), expected, rtol=0, atol=tolerance
-    )
-
-
-@pytest.mark.parametrize("chunk_size", [None, 1, 7, 16])
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_golden(path, chunk_size):
+def test_golden(path):
     kind, mode, _ = path.stem.split("-")
-    data = np.load(path)
+    data = dict(np.load(path))
     causal = mode in ("causal", "gated")
     projection = data["sigma"][:, None] * data["projection"]
+    epsilon = float(data["epsilon"])
 
-    def features(name):
-        return feature_map(
-            ops.convert_to_tensor(data[name]),
-            ops.convert_to_tensor(projection),
-            kind,
-        )
+    def features(data, name):
+        return feature_map(data[name], data["final"], kind)
 
-    def attend(prefix, **arguments):
-        gate = data[f"{prefix}gate_logits"] if mode == "gated" else None
+    def attend(data, prefix, chunk_size, **arguments):
         return linear_attention(
-            features(f"{prefix}query"),
-            features(f"{prefix}key"),
-            ops.convert_to_tensor(data[f"{prefix}value"]),
+            features(data, f"{prefix}query"),
+            features(data, f"{prefix}key"),
+            data[f"{prefix}value"],
             causal=causal,
-            gate_logits=None if gate is None else ops.convert_to_tensor(gate),
-            epsilon=float(data["epsilon"]),
+            gate_logits=data.get(f"{prefix}gate_logits"),
+            epsilon=epsilon,
             return_state=True,
             chunk_size=chunk_size,
             **arguments,
         )
 
-    assert_close(features("query"), data["query_features"])
-    assert_close(features("key"), data["key_features"])
-    key_mask = ops.convert_to_tensor(data["key_mask"])
-    output, state = attend("", key_mask=key_mask)
-    assert_close(output, data["output"])
-    for name in ("s", "z", "weight"):
-        assert_close(state[name], data[name])
-    if causal:
-        output, state = attend("next_", initial_state=state)
-        assert_close(output, data["next_output"])
-        for name in ("s", "z", "weight"):
-            assert_close(state[name], data[f"next_{name}"])
+    def everything(data):
+        results = {}
+        for chunk_size in (None, 1, 7, 16):
+            output, state = attend(
+                data, "", chunk_size, key_mask=data["key_mask"]
+            )
+            results[chunk_size] = {"output": output, **pick(state)}
+            if causal:
+                output, state = attend(
+                    data, "next_", chunk_size, initial_state=state
+                )
+                results[chunk_size] |= {
+                    "next_output": output,
+                    **pick(state, "next_"),
+                }
+        features_of = {
+            f"{name}_features": features(data, name)
+            for name in ("query", "key")
+        }
+        return features_of, list(results.values())
+
+    def pick(state, prefix=""):
+        return {prefix + name: state[name] for name in SUMS}
+
+    inputs = {**data, "final": projection}
+    del inputs["epsilon"]
+    actual, for_each_chunk_size = compiled(everything)(inputs)
+    assert_close("features", actual, {name: data[name] for name in actual})
+    for chunk_size, results in zip(
+        (None, 1, 7, 16), for_each_chunk_size, strict=True
+    ):
+        expected = {name: data[name] for name in results}
+        assert_close(f"chunk_size={chunk_size}", results, expected)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_attention_weights_give_the_golden_outputs(path):
     _, mode, _ = path.stem.split("-")
-    data = {k: ops.convert_to_tensor(v) for k, v in np.load(path).items()}
-    weights = attention_weights(
-        ops.cast(data["query_features"], "float32"),
-        ops.cast(data["key_features"], "float32"),
-        causal=mode in ("causal", "gated"),
-        gate_logits=data.get("gate_logits"),
-        key_mask=data["key_mask"],
-        epsilon=float(data["epsilon"]),
-    )
-    output = ops.einsum("bhts,bshe->bthe", weights, data["value"])
-    assert_close(output, data["output"])
+    data = dict(np.load(path))
+    epsilon = float(data.pop("epsilon"))
+
+    def attend(data):
+        weights = attention_weights(
+            ops.cast(data["query_features"], "float32"),
+            ops.cast(data["key_features"], "float32"),
+            causal=mode in ("causal", "gated"),
+            gate_logits=data.get("gate_logits"),
+            key_mask=data["key_mask"],
+            epsilon=epsilon,
+        )
+        return ops.einsum("bhts,bshe->bthe", weights, data["value"])
+
+    assert_close("output", compiled(attend)(data), data["output"])
 
 
 def test_all_files_are_read():

@@ -18,6 +18,7 @@ from keras_rfa.layers.random_projection_pool import (
 from keras_rfa.layers.sinusoidal_positions import (
     SinusoidalPositions as SinusoidalPositions,
 )
+from keras_rfa.layers.spread_memory import SpreadMemory as SpreadMemory
 from keras_rfa.layers.transformer_decoder import (
     TransformerDecoder as TransformerDecoder,
 )

@@ -14,14 +14,14 @@ class CarriedState(keras.layers.Layer):
     rows of one batch.
 
     Args:
-        zero_state: dict of tensors, the state of a layer that has read
-            nothing. It gives names, shapes and dtypes.
+        state: dict of tensors to begin with. Beside the sums and `"indices"`
+            it may hold `"drawn"` `(h,)`, the matrices for training.
         **kwargs: for `keras.layers.Layer`.
     """
 
-    def __init__(self, zero_state: State, **kwargs: Any) -> None:
+    def __init__(self, state: State, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.batch_size = zero_state["s"].shape[0]
+        self.batch_size = state["s"].shape[0]
         self.entries = {
             name: self.add_weight(
                 name=name,
@@ -31,8 +31,9 @@ class CarriedState(keras.layers.Layer):
                 trainable=False,
                 autocast=False,
             )
-            for name, tensor in zero_state.items()
+            for name, tensor in state.items()
         }
+        self.write(state)
         self.built = True
 
     def read(self) -> State:

@@ -47,6 +47,17 @@ class CrossRandomFeatureAttention(RandomFeatureAttention):
     - [Peng et al., 2021](https://arxiv.org/abs/2103.02143), section 3.3
     """
 
+    def build(
+        self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
+    ) -> None:
+        if value_shape is None:
+            raise ValueError(
+                f"{self.name!r} must first be called with a memory, or built "
+                "by `build(query_shape, value_shape)`: its weights depend on "
+                "the width of the memory. Received: value_shape=None"
+            )
+        super().build(query_shape, value_shape, key_shape)
+
     def encode(
         self,
         value: Tensor,
@@ -88,12 +99,10 @@ class CrossRandomFeatureAttention(RandomFeatureAttention):
         )
         return state if indices is None else {**state, "indices": indices}
 
-    def _attend(
-        self, x: dict[str, Tensor], causal: bool, return_state: bool
-    ) -> Any:
-        if causal:
+    def check_call(self, query: Any, value: Any, **options: Any) -> None:
+        if options.get("use_causal_mask"):
             raise ValueError(
                 "`use_causal_mask=True` means nothing between two sequences. "
                 "For a sequence and itself use RandomFeatureAttention."
             )
-        return super()._attend(x, causal, return_state)
+        super().check_call(query, value, **options)

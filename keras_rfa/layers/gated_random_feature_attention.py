@@ -1,10 +1,10 @@
-import math
 from typing import Any
 
 import keras
-from keras import ops
 
+from keras_rfa.layers.key_padding import check_lengths
 from keras_rfa.layers.random_feature_attention import RandomFeatureAttention
+from keras_rfa.layers.spread_memory import SpreadMemory
 
 Tensor = Any
 
@@ -28,9 +28,9 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
         num_heads: int. Number of heads, `h`.
         key_dim: int. Width of a query or key, `d`.
         *args: as in `RandomFeatureAttention`.
-        gate_bias_initializer: Initializer of `b_g`. Defaults to one value for
-            each head, spread so that at first the heads remember for 4 to
-            about 500 steps (`g` from 3/4 to 1 - 1/512).
+        gate_bias_initializer: Initializer of `b_g`. Defaults to
+            `keras_rfa.layers.SpreadMemory()`: at first the heads remember for
+            4 to 512 steps (`g` from 3/4 to 1 - 1/512).
         **kwargs: as in `RandomFeatureAttention`.
 
     Raises:
@@ -78,6 +78,22 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
         )
         self.gate_dense.build(key_shape)
 
+    def check_call(self, query: Any, value: Any, **options: Any) -> None:
+        super().check_call(query, value, **options)
+        if value is None:
+            return
+        check_lengths("A gated layer", query, value)
+        state = options.get("initial_state") is not None
+        has_state = state or options.get("return_state") or self.stateful
+        if has_state and not options.get("use_causal_mask"):
+            raise ValueError(
+                "A gated layer that is not causal also reads from the last "
+                "step to the first, so it can neither take, return nor carry "
+                "a state. Pass `use_causal_mask=True`, or leave out "
+                "`initial_state`, `return_state` and `stateful`. "
+                "Received: use_causal_mask=False"
+            )
+
     def _memory(
         self, value: Tensor, key: Tensor | None, key_mask: Tensor | None
     ) -> dict[str, Tensor]:
@@ -91,36 +107,3 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
             **super().get_config(),
             "gate_bias_initializer": initializer,
         }
-
-
-@keras.saving.register_keras_serializable(package="keras_rfa")
-class SpreadMemory(keras.initializers.Initializer):
-    """Gate biases that let the heads remember for different times.
-
-    A gate of `1 - 1/n` remembers for about `n` steps. The heads get lengths
-    `n` in a geometric series.
-
-    Args:
-        shortest: float. Steps that the first head remembers, more than 1.
-        longest: float. Steps that the last head remembers.
-    """
-
-    def __init__(self, shortest: float = 4.0, longest: float = 512.0) -> None:
-        if not 1 < shortest <= longest:
-            raise ValueError(
-                "Gates remember for more than one step: 1 < shortest <= "
-                f"longest. Received: shortest={shortest}, longest={longest}"
-            )
-        self.shortest = shortest
-        self.longest = longest
-
-    def __call__(self, shape: Any, dtype: Any = None) -> Tensor:
-        steps = ops.logspace(
-            math.log10(self.shortest), math.log10(self.longest), shape[-1]
-        )
-        # g = 1 - 1/n has the logit log(n - 1).
-        logits = ops.broadcast_to(ops.log(steps - 1), shape)
-        return ops.cast(logits, dtype or keras.config.floatx())
-
-    def get_config(self) -> dict[str, Any]:
-        return {"shortest": self.shortest, "longest": self.longest}

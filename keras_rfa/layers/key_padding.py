@@ -25,16 +25,8 @@ def key_padding(
         ValueError: if `attention_mask` has another shape.
     """
     if attention_mask is not None:
-        shape = tuple(attention_mask.shape)
-        if len(shape) not in (3, 4) or set(shape[1:-1]) != {1}:
-            raise ValueError(
-                "Linear attention gives every query the same keys, so "
-                "`attention_mask` must be key padding: a tensor of shape "
-                "(batch, 1, key_length) or (batch, 1, 1, key_length). For "
-                "causality pass `use_causal_mask=True`; a mask for each pair "
-                "of query and key can not be honoured. "
-                f"Received: attention_mask.shape={shape}"
-            )
+        check_key_padding(attention_mask)
+        shape = attention_mask.shape
         attention_mask = ops.squeeze(
             attention_mask, tuple(range(1, len(shape) - 1))
         )
@@ -49,3 +41,28 @@ def key_padding(
     for mask in masks[1:]:
         combined = ops.logical_and(combined, mask)
     return combined
+
+
+def check_key_padding(attention_mask: Any) -> None:
+    """Raises a `ValueError` unless a mask says the same to every query."""
+    shape = tuple(attention_mask.shape)
+    if len(shape) not in (3, 4) or set(shape[1:-1]) != {1}:
+        raise ValueError(
+            "Linear attention gives every query the same keys, so "
+            "`attention_mask` must be key padding: a tensor of shape "
+            "(batch, 1, key_length) or (batch, 1, 1, key_length). For "
+            "causality pass `use_causal_mask=True`; a mask for each pair of "
+            "query and key can not be honoured. "
+            f"Received: attention_mask.shape={shape}"
+        )
+
+
+def check_lengths(what: str, query: Any, value: Any) -> None:
+    """Raises a `ValueError` if two lengths are known and differ."""
+    lengths = query.shape[1], value.shape[1]
+    if None not in lengths and lengths[0] != lengths[1]:
+        raise ValueError(
+            f"{what} needs as many queries as keys: each step has one of "
+            f"both. Received: query.shape={tuple(query.shape)}, "
+            f"value.shape={tuple(value.shape)}"
+        )

@@ -48,11 +48,7 @@ class MultiHeadProjections(keras.layers.Layer):
     ) -> None:
         # States are float32 whatever the policy, and autocasting would cast
         # them: these layers cast their other inputs themselves.
-        super().__init__(
-            activity_regularizer=activity_regularizer,
-            autocast=False,
-            **kwargs,
-        )
+        super().__init__(autocast=False, **kwargs)
         self.supports_masking = True
         value_dim = key_dim if value_dim is None else value_dim
         self.num_heads = check_positive("num_heads", num_heads)
@@ -67,6 +63,8 @@ class MultiHeadProjections(keras.layers.Layer):
         self.bias_initializer = get(bias_initializer)
         self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
         self.bias_regularizer = keras.regularizers.get(bias_regularizer)
+        # Not the layer's own, which would also be asked about states.
+        self.output_regularizer = keras.regularizers.get(activity_regularizer)
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
         self.bias_constraint = keras.constraints.get(bias_constraint)
 
@@ -86,6 +84,7 @@ class MultiHeadProjections(keras.layers.Layer):
             "bthe,hef->btf",
             output_shape=(None, width),
             bias_axes="f" if self.use_bias else None,
+            activity_regularizer=self.output_regularizer,
             name="attention_output",
             **self._dense_arguments(),
         )
@@ -104,13 +103,9 @@ class MultiHeadProjections(keras.layers.Layer):
         return dense
 
     def _dense_arguments(self) -> dict[str, Any]:
-        def clone(initializer: Any) -> Any:
-            # An initializer gives the same values at each call.
-            return type(initializer).from_config(initializer.get_config())
-
         return {
-            "kernel_initializer": clone(self.kernel_initializer),
-            "bias_initializer": clone(self.bias_initializer),
+            "kernel_initializer": clone_initializer(self.kernel_initializer),
+            "bias_initializer": clone_initializer(self.bias_initializer),
             "kernel_regularizer": self.kernel_regularizer,
             "bias_regularizer": self.bias_regularizer,
             "kernel_constraint": self.kernel_constraint,
@@ -133,7 +128,7 @@ class MultiHeadProjections(keras.layers.Layer):
             "bias_initializer": initializers(self.bias_initializer),
             "kernel_regularizer": regularizers(self.kernel_regularizer),
             "bias_regularizer": regularizers(self.bias_regularizer),
-            "activity_regularizer": regularizers(self.activity_regularizer),
+            "activity_regularizer": regularizers(self.output_regularizer),
             "kernel_constraint": constraints(self.kernel_constraint),
             "bias_constraint": constraints(self.bias_constraint),
         }
@@ -147,3 +142,10 @@ def check_positive(argument: str, value: Any) -> int:
             f"Received: {argument}={value!r}"
         )
     return value
+
+
+def clone_initializer(initializer: Any) -> Any:
+    """Copies an initializer, which gives the same values at each call."""
+    if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    return type(initializer).from_config(initializer.get_config())

@@ -6,10 +6,14 @@ from keras import ops
 from keras_rfa.layers.key_padding import key_padding
 from keras_rfa.layers.multi_head_projections import check_positive
 from keras_rfa.layers.random_features import RandomFeatures
-from keras_rfa.layers.random_projection_pool import RandomProjectionPool
+from keras_rfa.layers.random_projection_pool import (
+    RandomProjectionPool,
+    check_seed,
+)
 from keras_rfa.layers.rematerialization import rematerialized
 from keras_rfa.layers.stateful_attention import StatefulAttention
 from keras_rfa.ops import attention_weights, linear_attention, read_state
+from keras_rfa.ops.shapes import check_shape
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -46,11 +50,13 @@ class RandomFeatureAttention(StatefulAttention):
             `keras_rfa.ops.feature_map`), or a serialisable function or Keras
             layer `(x, projection) -> features` with `x` `(b, t, h, d)`, the
             projection `σ W~` `(h, D, d)` and features `(b, t, h, m)`. It must
-            not mix steps.
+            not mix steps, draw at random or add a loss. Of a layer the
+            arguments are taken, not the object.
         projection_pool: `RandomProjectionPool`. The layer takes its arguments
             and its seed, not the object. Defaults to 200 matrices a head.
         normalize_inputs: bool. Whether `"gaussian"` and `"arccos"` divide
-            queries and keys by their lengths.
+            queries and keys by their lengths. Without it keep them short: the
+            kernel is exp(q·k), with no 1/√d, and its noise grows likewise.
         epsilon: float. The floor of the denominator, as a share of the weight
             of the keys. Defaults to 0.1 for `"gaussian"`, whose estimates can
             be negative, 1e-6 for `"positive"` and `"elu"`, else 1e-3.
@@ -62,7 +68,8 @@ class RandomFeatureAttention(StatefulAttention):
             batch size must be static, as with
             `keras.Input(batch_shape=(8, 512, 64))`. `reset_state()` begins
             anew and draws the matrices that training uses until the next
-            reset. Files do not hold the state.
+            reset: call it at the beginning of an epoch, and before and after
+            validation. Files do not hold the state.
         seed: int. Seed of the pool and of the dropout.
         **kwargs: `use_bias`, `output_shape`, `kernel_initializer`,
             `bias_initializer`, the regularizers and constraints of
@@ -144,7 +151,8 @@ class RandomFeatureAttention(StatefulAttention):
             name="features",
             dtype=self.dtype_policy,
         )
-        self.num_features = num_features
+        pool = self.features.pool
+        self.num_features = pool.num_features if pool else num_features
         self.normalize_inputs = normalize_inputs
         if epsilon is None:
             named = self.features.named
@@ -158,6 +166,8 @@ class RandomFeatureAttention(StatefulAttention):
             check_positive("chunk_size", chunk_size)
         self.chunk_size = chunk_size
         self.dropout = dropout
+        if seed is not None:
+            check_seed(seed)
         self.seed = seed
         self.dropout_layer = keras.layers.Dropout(
             dropout, seed=seed, dtype=self.dtype_policy
@@ -167,9 +177,14 @@ class RandomFeatureAttention(StatefulAttention):
         self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
     ) -> None:
         value_shape = value_shape or query_shape
-        self.build_projections(
-            query_shape, value_shape, key_shape or value_shape
-        )
+        key_shape = key_shape or value_shape
+        for name, shape in (
+            ("query", query_shape),
+            ("value", value_shape),
+            ("key", key_shape),
+        ):
+            check_shape(name, shape, batch=None, steps=None, width=None)
+        self.build_projections(query_shape, value_shape, key_shape)
         self.features.build()
         self.build_carried_state(query_shape[0])
         self.built = True
@@ -189,6 +204,15 @@ class RandomFeatureAttention(StatefulAttention):
         initial_state: State | None = None,
         return_state: bool = False,
     ) -> Any:
+        self.check_call(
+            query,
+            value,
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            use_causal_mask=use_causal_mask,
+            initial_state=initial_state,
+            return_state=return_state,
+        )
         key_mask = key_padding(value_mask, key_mask, attention_mask)
         state, indices = self.begin(query.shape[0], initial_state, training)
         inputs = {
@@ -197,12 +221,6 @@ class RandomFeatureAttention(StatefulAttention):
         }
         if value is not None:
             inputs.update(self._memory(value, key, key_mask))
-        elif state is None or return_attention_scores:
-            raise ValueError(
-                "`value=None` reads a state alone, so it needs "
-                "`initial_state` and has no attention map. To attend to the "
-                "query itself pass it twice: `layer(x, x)`."
-            )
         output, state = rematerialized(
             lambda x: self._attend(
                 x, use_causal_mask, return_state or self.stateful
@@ -215,12 +233,12 @@ class RandomFeatureAttention(StatefulAttention):
             self.output_dense(self.dropout_layer(output, training=training))
         ]
         if return_attention_scores:
-            outputs.append(self._scores(inputs, initial_state, use_causal_mask))
+            outputs.append(self._scores(inputs, use_causal_mask))
+        if indices is not None:
+            state = {**state, "indices": indices}
         if self.carried_state is not None:
             self.carried_state.write(state)
         if return_state:
-            if indices is not None:
-                state = {**state, "indices": indices}
             outputs.append(state)
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
@@ -259,15 +277,7 @@ class RandomFeatureAttention(StatefulAttention):
     def _map(self, name: str, x: dict[str, Tensor]) -> Tensor:
         return self.features.map(x[name], x.get("projection"), x.get("sigma"))
 
-    def _scores(
-        self, x: dict[str, Tensor], initial_state: State | None, causal: bool
-    ) -> Tensor:
-        if initial_state is not None or self.stateful:
-            raise ValueError(
-                "`return_attention_scores=True` shows the weights of keys, "
-                "and a state no longer has the keys it was made from. Leave "
-                "out `initial_state`, or use a layer that is not stateful."
-            )
+    def _scores(self, x: dict[str, Tensor], causal: bool) -> Tensor:
         return attention_weights(
             self._map("q", x),
             self._map("k", x),

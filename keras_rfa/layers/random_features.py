@@ -6,6 +6,8 @@ from keras import ops
 from keras_rfa.layers.random_projection_pool import RandomProjectionPool
 from keras_rfa.ops import feature_map as named_feature_map
 from keras_rfa.ops.feature_maps import FEATURE_MAPS
+from keras_rfa.ops.shapes import check_shape
+from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any
 
@@ -70,6 +72,14 @@ class RandomFeatures(keras.layers.Layer):
         # feature map that is a layer.
         step = ops.zeros((1, 1, self.num_heads, self.key_dim))
         features = self.map(step, **self.matrices(self.draw(training=False)))
+        check_shape(
+            "feature_map(x, projection)",
+            features,
+            batch=1,
+            steps=1,
+            heads=self.num_heads,
+            features=None,
+        )
         self.feature_dim = features.shape[-1]
         self.built = True
 
@@ -95,17 +105,20 @@ class RandomFeatures(keras.layers.Layer):
             return named_feature_map(
                 x, projection, self.feature_map, self.normalize_inputs, sigma
             )
-        dtype = keras.backend.result_type(x.dtype, "float32")
-        x = ops.cast(x, dtype)
+        x = ops.cast(x, SUM_DTYPE)
         features = self.feature_map(x, projection * sigma[:, None, :])
-        return ops.cast(features, dtype)
+        return ops.cast(features, SUM_DTYPE)
 
 
 def _resolve(feature_map: Any) -> Any:
     if isinstance(feature_map, dict):
         feature_map = keras.saving.deserialize_keras_object(feature_map)
     known = isinstance(feature_map, str) and feature_map in FEATURE_MAPS
-    if not known and not callable(feature_map):
+    if isinstance(feature_map, keras.layers.Layer):
+        # An object that two layers hold does not load again.
+        return type(feature_map).from_config(feature_map.get_config())
+    is_class = isinstance(feature_map, type)
+    if not known and (is_class or not callable(feature_map)):
         raise ValueError(
             f"`feature_map` must be one of {sorted(FEATURE_MAPS)}, or a "
             "function or Keras layer `(x, projection) -> features`. "

@@ -6,6 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_rfa.layers.multi_head_projections import check_positive
+
 Tensor = Any
 
 # Seeds fit the seed state of every backend.
@@ -79,18 +81,10 @@ class RandomProjectionPool(keras.layers.Layer):
             "pool_size": pool_size,
         }
         for argument, size in sizes.items():
-            if not isinstance(size, int) or size < 1:
-                raise ValueError(
-                    f"`{argument}` must be a positive integer. "
-                    f"Received: {argument}={size!r}"
-                )
+            check_positive(argument, size)
         if seed is None:
             seed = random.randint(0, MAX_SEED)
-        if not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
-            raise ValueError(
-                f"`seed` must be an integer from 0 to {MAX_SEED}. "
-                f"Received: seed={seed!r}"
-            )
+        check_seed(seed)
         self.num_heads = num_heads
         self.num_features = num_features
         self.key_dim = key_dim
@@ -148,8 +142,9 @@ class RandomProjectionPool(keras.layers.Layer):
                 f"orthogonal={self.orthogonal} does not give here, so "
                 "training can not go on as it would have; inference can. "
                 "Build the layer with the arguments it was trained with, on "
-                "the kind of processor it was trained on, or train anew with "
-                "a pool of your own."
+                "the kind of processor it was trained on. Copy weights with "
+                "`save_weights` and `load_weights`, which also copy the seed, "
+                "not with `set_weights`."
             )
         return keras.random.randint(
             (self.num_heads,),
@@ -242,6 +237,15 @@ class RandomProjectionPool(keras.layers.Layer):
             return 0
         pool = ops.convert_to_numpy(self.pool)
         return zlib.crc32(np.ascontiguousarray(pool).tobytes())
+
+
+def check_seed(seed: Any) -> None:
+    """Raises a `ValueError` unless every backend can hold the seed."""
+    if not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+        raise ValueError(
+            f"`seed` must be an integer from 0 to {MAX_SEED}. "
+            f"Received: seed={seed!r}"
+        )
 
 
 def _constant(array: np.ndarray) -> Any:

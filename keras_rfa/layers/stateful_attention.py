@@ -1,14 +1,22 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_rfa.layers.carried_state import CarriedState
+from keras_rfa.layers.key_padding import check_key_padding, check_lengths
 from keras_rfa.layers.multi_head_projections import MultiHeadProjections
 from keras_rfa.layers.random_features import RandomFeatures
 from keras_rfa.ops import check_state, zero_state
 
 Tensor = Any
 State = dict[str, Tensor]
+
+NOTHING_TO_READ = (
+    "`value=None` reads a state alone, so it needs `initial_state` and has no "
+    "attention map. To attend to the query itself pass it twice: "
+    "`layer(x, x)`."
+)
 
 
 class StatefulAttention(MultiHeadProjections):
@@ -45,8 +53,31 @@ class StatefulAttention(MultiHeadProjections):
                 f"Received: batch size {batch_size}"
             )
         self.carried_state = CarriedState(
-            self.get_initial_state(batch_size), name="carried_state"
+            self._new_sequences(batch_size), name="carried_state"
         )
+
+    def check_call(self, query: Any, value: Any, **options: Any) -> None:
+        """Raises what can be known before anything is computed.
+
+        Args:
+            query: tensor, also a symbolic one.
+            value: tensor or `None`.
+            **options: the other call arguments.
+        """
+        scores = options.get("return_attention_scores")
+        state = options.get("initial_state") is not None or self.stateful
+        if value is None and (scores or not state):
+            raise ValueError(NOTHING_TO_READ)
+        if scores and state:
+            raise ValueError(
+                "`return_attention_scores=True` shows the weights of keys, "
+                "and a state no longer has the keys it was made from. Leave "
+                "out `initial_state`, or use a layer that is not stateful."
+            )
+        if options.get("attention_mask") is not None:
+            check_key_padding(options["attention_mask"])
+        if options.get("use_causal_mask") and value is not None:
+            check_lengths("`use_causal_mask=True`", query, value)
 
     def begin(
         self,
@@ -66,15 +97,30 @@ class StatefulAttention(MultiHeadProjections):
             )
             state = dict(initial_state)
         elif self.carried_state is not None:
-            state = self.carried_state.read()
-            if not training:  # inference has its own matrices
-                state.pop("indices", None)
+            state = self._carried(self.carried_state.read(), training)
         else:
             return None, self.features.draw(training)
         indices = state.pop("indices", None)
         if indices is None:
             indices = self.features.draw(training)
         return state, indices
+
+    def _carried(self, state: State, training: bool | None) -> State:
+        """Returns the carried state, or zeros if other matrices made it."""
+        if "drawn" not in state:
+            return state
+        drawn = state.pop("drawn")
+        indices = drawn if training else self.features.draw(training)
+        same = ops.all(state.pop("indices") == indices)
+        state = {name: ops.where(same, sums, 0) for name, sums in state.items()}
+        return {**state, "indices": indices}
+
+    def _new_sequences(self, batch_size: int) -> State:
+        pool = self.features.pool
+        state = self.get_initial_state(
+            batch_size, training=pool is not None and pool.can_train
+        )
+        return state if pool is None else {**state, "drawn": state["indices"]}
 
     def get_initial_state(
         self, batch_size: Any, training: bool | None = None
@@ -106,18 +152,14 @@ class StatefulAttention(MultiHeadProjections):
     def reset_state(self) -> None:
         """Begins new sequences in every row of a stateful layer.
 
-        Call it outside compiled functions: at the beginning of an epoch, and
-        before and after validation.
+        Call it outside compiled functions, such as in a callback: at the
+        beginning of an epoch, and before and after validation.
         """
         if self.carried_state is None:
             raise ValueError(
                 f"{self.name!r} carries no state. Build it with stateful=True."
             )
-        pool = self.features.pool
-        training = pool is not None and pool.can_train
-        state = self.get_initial_state(
-            self.carried_state.batch_size, training=training
-        )
+        state = self._new_sequences(self.carried_state.batch_size)
         self.carried_state.write(state)
 
     def compute_output_shape(
@@ -129,11 +171,26 @@ class StatefulAttention(MultiHeadProjections):
         self,
         query: Any,
         value: Any = None,
-        *args: Any,
+        key: Any = None,
+        query_mask: Any = None,
+        value_mask: Any = None,
+        key_mask: Any = None,
+        attention_mask: Any = None,
         return_attention_scores: bool = False,
+        training: bool | None = None,
+        use_causal_mask: bool = False,
+        initial_state: Any = None,
         return_state: bool = False,
-        **kwargs: Any,
     ) -> Any:
+        self.check_call(
+            query,
+            value,
+            attention_mask=attention_mask,
+            return_attention_scores=return_attention_scores,
+            use_causal_mask=use_causal_mask,
+            initial_state=initial_state,
+            return_state=return_state,
+        )
         h, m, e = self.num_heads, self.features.feature_dim, self.value_dim
         shape = self.compute_output_shape(query.shape)
         outputs = [keras.KerasTensor(shape, self.compute_dtype)]

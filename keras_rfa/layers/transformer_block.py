@@ -3,7 +3,10 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_rfa.layers.multi_head_projections import check_positive
+from keras_rfa.layers.multi_head_projections import (
+    check_positive,
+    clone_initializer,
+)
 
 Tensor = Any
 
@@ -97,11 +100,7 @@ class TransformerBlock(keras.layers.Layer):
         query = norm(x) if self.normalize_first else x
         states = {}
         if state is not None or return_state:
-            if not hasattr(attention, "get_initial_state"):
-                raise ValueError(
-                    f"{type(attention).__name__} keeps no state, so a block "
-                    "around it can neither take nor return one."
-                )
+            self.check_state(attention)
             states = {"initial_state": state, "return_state": return_state}
         outputs = attention(
             query,
@@ -112,6 +111,14 @@ class TransformerBlock(keras.layers.Layer):
         )
         outputs, last = outputs if return_state else (outputs, None)
         return self._residual(x, outputs, norm, training), last
+
+    def check_state(self, attention: keras.layers.Layer) -> None:
+        """Raises a `ValueError` if an attention layer has no state."""
+        if not hasattr(attention, "get_initial_state"):
+            raise ValueError(
+                f"{type(attention).__name__} keeps no state, so a block around "
+                "it can neither take nor return one."
+            )
 
     def feed_forward(self, x: Tensor, training: bool | None) -> Tensor:
         """Adds the output of the feed-forward network."""
@@ -131,12 +138,10 @@ class TransformerBlock(keras.layers.Layer):
         return x if self.normalize_first else norm(x)
 
     def _dense(self, name: str, width: int) -> keras.layers.Layer:
-        kernel, bias = self.kernel_initializer, self.bias_initializer
         return keras.layers.Dense(
             width,
-            # An initializer gives the same values at each call.
-            kernel_initializer=type(kernel).from_config(kernel.get_config()),
-            bias_initializer=type(bias).from_config(bias.get_config()),
+            kernel_initializer=clone_initializer(self.kernel_initializer),
+            bias_initializer=clone_initializer(self.bias_initializer),
             dtype=self.dtype_policy,
             name=name,
         )
@@ -165,6 +170,13 @@ def as_layer(argument: str, layer: Any) -> keras.layers.Layer:
             "`keras.layers.MultiHeadAttention` is. "
             f"Received: {argument}={layer!r}"
         )
+    if getattr(layer, "is_in_a_block", False):
+        raise ValueError(
+            f"`{argument}` already belongs to another block. Blocks that share "
+            "a layer share its weights, and do not load again from a file: "
+            f"make a new layer for each block. Received: {layer.name!r}"
+        )
+    layer.is_in_a_block = True
     return layer
 
 

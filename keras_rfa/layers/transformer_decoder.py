@@ -134,7 +134,7 @@ class TransformerDecoder(TransformerBlock):
                 x,
                 memory,
                 itself=False,
-                state=states.get("cross") if memory is None else None,
+                state=states.get("cross"),
                 return_state=return_state,
                 training=training,
                 query_mask=mask,
@@ -155,12 +155,26 @@ class TransformerDecoder(TransformerBlock):
                 "A decoder with `cross_attention` needs `memory`, or "
                 '`initial_state={"cross": cross_attention.encode(memory)}`.'
             )
+        elif memory is not None and states.get("cross") is not None:
+            raise ValueError(
+                'Pass either `memory` or `initial_state["cross"]`: the state '
+                "is a memory that has been compressed. Received: both"
+            )
         unknown = states.keys() - {"self", "cross"}
         if unknown:
             raise ValueError(
                 '`initial_state` may have the keys "self" and "cross". '
                 f"Received: {sorted(states)}"
             )
+
+    def get_initial_state(
+        self, batch_size: Any, training: bool | None = None
+    ) -> Any:
+        """Returns the state of a self-attention that has read nothing."""
+        self.check_state(self.self_attention)
+        return {
+            "self": self.self_attention.get_initial_state(batch_size, training)
+        }
 
     def compute_output_shape(
         self, inputs_shape: Any, memory_shape: Any = None
@@ -184,7 +198,10 @@ class TransformerDecoder(TransformerBlock):
         }
         states = {
             name: attention.compute_output_spec(
-                inputs, inputs, return_state=True
+                inputs,
+                inputs,
+                use_causal_mask=name == "self",
+                return_state=True,
             )[1]
             for name, attention in attentions.items()
             if attention is not None

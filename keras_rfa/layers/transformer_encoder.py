@@ -95,6 +95,7 @@ class TransformerEncoder(TransformerBlock):
         self, batch_size: Any, training: bool | None = None
     ) -> Any:
         """Returns the state of an attention that has read nothing."""
+        self.check_state(self.attention)
         return self.attention.get_initial_state(batch_size, training)
 
     def compute_output_shape(self, input_shape: Any) -> Any:

@@ -57,18 +57,16 @@ def make_attention(
 
 def _rfa(feature_map: str) -> AttentionBuilder:
     def build(num_heads: int, key_dim: int, **options: Any) -> Any:
-        return RandomFeatureAttention(
-            num_heads, key_dim, feature_map=feature_map, **options
-        )
+        options = {"feature_map": feature_map, **options}
+        return RandomFeatureAttention(num_heads, key_dim, **options)
 
     return build
 
 
 def _gated_rfa(feature_map: str) -> AttentionBuilder:
     def build(num_heads: int, key_dim: int, **options: Any) -> Any:
-        return GatedRandomFeatureAttention(
-            num_heads, key_dim, feature_map=feature_map, **options
-        )
+        options = {"feature_map": feature_map, **options}
+        return GatedRandomFeatureAttention(num_heads, key_dim, **options)
 
     return build
 
@@ -83,14 +81,8 @@ def _performer(
     pool = RandomProjectionPool(
         num_heads, num_features, key_dim, orthogonal=True, seed=seed
     )
-    return RandomFeatureAttention(
-        num_heads,
-        key_dim,
-        feature_map="positive",
-        projection_pool=pool,
-        seed=seed,
-        **options,
-    )
+    options = {"projection_pool": pool, "seed": seed, **options}
+    return _rfa("positive")(num_heads, key_dim, **options)
 
 
 ATTENTIONS: dict[str, AttentionBuilder] = {

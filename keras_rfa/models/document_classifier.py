@@ -3,6 +3,7 @@ from typing import Any
 import keras
 
 from keras_rfa.layers import MaskedAveragePooling
+from keras_rfa.layers.multi_head_projections import check_positive
 from keras_rfa.models.attention import AttentionBuilder
 from keras_rfa.models.document_encoder import document_encoder
 
@@ -54,6 +55,7 @@ def document_classifier(
     >>> model.compile(
     ...     "adam", keras.losses.SparseCategoricalCrossentropy(True))
     """
+    check_positive("num_classes", num_classes)
     encoder = document_encoder(
         vocabulary_size,
         num_layers=num_layers,

@@ -3,6 +3,7 @@ from typing import Any
 import keras
 
 from keras_rfa.layers import SinusoidalPositions, TransformerEncoder
+from keras_rfa.layers.multi_head_projections import check_positive
 from keras_rfa.models.attention import AttentionBuilder, make_attention
 
 
@@ -56,14 +57,22 @@ def document_encoder(
     >>> model(keras.ops.ones((2, 1000), "int32")).shape
     (2, 1000, 64)
     """
+    for argument, size in {
+        "vocabulary_size": vocabulary_size,
+        "num_layers": num_layers,
+        "hidden_dim": hidden_dim,
+        "num_heads": num_heads,
+        "intermediate_dim": intermediate_dim,
+    }.items():
+        check_positive(argument, size)
     if hidden_dim % num_heads:
         raise ValueError(
             "`hidden_dim` must be a multiple of `num_heads`. "
             f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
         )
     ids = keras.Input((None,), dtype="int32", name="token_ids")
-    # Entries of size 1 beside those of the positions, and in reach of an
-    # optimizer that moves a weight by the learning rate at each step.
+    # Small weights made larger: beside positions of size 1 tokens count from
+    # the beginning, and steps of an optimizer like Adam reach far enough.
     x = keras.layers.Embedding(
         vocabulary_size,
         hidden_dim,

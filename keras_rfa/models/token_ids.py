@@ -22,7 +22,7 @@ def check_token_ids(ids: Any, vocabulary_size: int) -> None:
     """
     for row, values in enumerate(ids):
         values = np.asarray(values)
-        if not np.issubdtype(values.dtype, np.integer):
+        if values.size and not np.issubdtype(values.dtype, np.integer):
             raise ValueError(
                 "`ids` must be integers. "
                 f"Received: dtype {values.dtype} in row {row}"

@@ -2,8 +2,10 @@
 
 from typing import Any
 
-import keras
 from keras import ops
+
+from keras_rfa.ops.shapes import check_shape
+from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any
 
@@ -32,7 +34,10 @@ def attention_weights(
         epsilon: float. The floor of the denominator.
 
     Returns:
-        Tensor of shape `(b, h, t, s)`, float32 or float64.
+        Tensor of shape `(b, h, t, s)`, float32.
+
+    Raises:
+        ValueError: if the shapes do not fit.
 
     Example:
 
@@ -40,15 +45,15 @@ def attention_weights(
     >>> keras_rfa.ops.attention_weights(features, features, causal=True)[0, 0]
     [[1, 0, 0], [1/2, 1/2, 0], [1/3, 1/3, 1/3]]
     """
-    dtype = keras.backend.result_type(query_features.dtype, "float32")
-    q, k = (ops.cast(x, dtype) for x in (query_features, key_features))
+    _check_shapes(query_features, key_features, gate_logits, key_mask)
+    q, k = (ops.cast(x, SUM_DTYPE) for x in (query_features, key_features))
     products = ops.einsum("bthm,bshm->bhts", q, k)
     step = ops.arange(ops.shape(q)[1], dtype="int32")
     key_step = ops.arange(ops.shape(k)[1], dtype="int32")
     # What is left of key s at step t, and how much of it entered.
     share = ops.ones_like(products)
     if gate_logits is not None:
-        share = _decays(ops.cast(gate_logits, dtype), key_mask)
+        share = _decays(ops.cast(gate_logits, SUM_DTYPE), key_mask)
     if causal:
         share = ops.where(step[:, None] >= key_step[None, :], share, 0)
     if key_mask is not None:
@@ -80,3 +85,20 @@ def _decays(gate_logits: Tensor, key_mask: Tensor | None) -> Tensor:
     later = step[:, None] >= step[None, :]
     entered = ops.log_sigmoid(-logits)[..., None, :]
     return ops.exp(ops.where(later, forward, backward) + entered)
+
+
+def _check_shapes(
+    q: Tensor, k: Tensor, gate_logits: Tensor | None, key_mask: Tensor | None
+) -> None:
+    check_shape("query_features", q, batch=None, steps=None, heads=None, m=None)
+    batch, steps, heads, m = q.shape
+    check_shape("key_features", k, batch=batch, steps=None, heads=heads, m=m)
+    if key_mask is not None:
+        check_shape("key_mask", key_mask, batch=batch, steps=k.shape[1])
+    if gate_logits is not None:
+        check_shape(
+            "key_features", k, batch=batch, steps=steps, heads=heads, m=m
+        )
+        check_shape(
+            "gate_logits", gate_logits, batch=batch, steps=steps, heads=heads
+        )

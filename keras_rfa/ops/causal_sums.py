@@ -79,9 +79,7 @@ def causal_sums(
         "weight": ops.sum(decay.until_end(weight), axis=-1),
     }
     if initial is None:
-        initial = zero_state(
-            batch, heads, k.shape[-1], v.shape[-1], dtype=k.dtype
-        )
+        initial = zero_state(batch, heads, k.shape[-1], v.shape[-1])
     before, last = {}, {}
     for name in left:
         before[name], last[name] = _carry(
@@ -191,7 +189,7 @@ def _decayed_cumulative_sum(x: Tensor, log_decay: Tensor | None) -> Tensor:
 
     One product is quadratic in the number of entries. Where that is known
     and large, it is taken inside blocks, and the sums at the ends of blocks
-    are cumulated by the same rule.
+    are cumulated by the same rule. A graph for any length has one product.
 
     Args:
         x: Tensor of shape `(b, h, n, size)`.

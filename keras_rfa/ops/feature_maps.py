@@ -7,10 +7,10 @@ into a causal layer, and a stream would differ from the whole sequence.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import keras
 from keras import ops
 
 from keras_rfa.ops.shapes import check_shape
+from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any
 
@@ -52,7 +52,7 @@ def feature_map(
     Returns:
         Tensor of shape `(b, t, h, m)`, with `m = 2 D` for `"gaussian"` (all
         sines first), `D` for `"arccos"` and `"positive"`, `d` for `"elu"`.
-        It is float32 (float64 where `x` is), whatever the dtype of `x`.
+        It is float32, whatever the dtype of `x`.
 
     Raises:
         ValueError: if `kind` is unknown, if the projection is missing, or if
@@ -77,10 +77,10 @@ def feature_map(
             f"Received: kind={kind!r}"
         )
     _check_shapes(x, projection, kind, scale)
-    dtype = keras.backend.result_type(x.dtype, "float32")
-    x = ops.cast(x, dtype)
-    projection = None if projection is None else ops.cast(projection, dtype)
-    scale = None if scale is None else ops.cast(scale, dtype)
+    x = ops.cast(x, SUM_DTYPE)
+    if projection is not None:
+        projection = ops.cast(projection, SUM_DTYPE)
+    scale = None if scale is None else ops.cast(scale, SUM_DTYPE)
     return FEATURE_MAPS[kind].function(x, projection, normalize, scale)
 
 
@@ -89,13 +89,13 @@ def unit_vector(x: Tensor) -> Tensor:
 
     Dividing by the largest entry first keeps the squares in range, so that
     vectors of any length that the dtype can hold have a unit vector. The
-    largest entry is then 1 and the sum of squares at least 1, except for the
-    zero vector, whose gradient the `maximum` makes finite.
+    sum of squares is then at least 1, save for the zero vector, whose gradient
+    the `maximum` makes finite.
     """
     largest = ops.stop_gradient(ops.max(ops.abs(x), axis=-1, keepdims=True))
     x = x / ops.where(largest > 0, largest, 1)
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
-    return x * ops.rsqrt(ops.maximum(squares, 1))
+    return x * ops.rsqrt(ops.maximum(squares, 0.5))
 
 
 def _gaussian(

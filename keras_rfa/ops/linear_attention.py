@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import keras
 from keras import ops
 
 from keras_rfa.ops.causal_sums import Sums, causal_sums
 from keras_rfa.ops.shapes import check_shape
-from keras_rfa.ops.state import State, check_state
+from keras_rfa.ops.state import SUM_DTYPE, State, check_state
 
 Tensor = Any
 
@@ -47,7 +46,7 @@ def linear_attention(
         key_features: Tensor of shape `(b, s, h, m)`.
         value: Tensor of shape `(b, s, h, e)`.
         causal: bool. Whether a query sees the keys up to its own step only.
-            Then `t` and `s` must be equal.
+            Then, and with a gate, `t` and `s` must be equal.
         gate_logits: Tensor of shape `(b, t, h)`, the forget gate before its
             sigmoid. `None` means plain sums.
         key_mask: bool tensor of shape `(b, s)`, `True` at keys that count.
@@ -62,7 +61,7 @@ def linear_attention(
     Returns:
         Tensor of shape `(b, t, h, e)` in the dtype of `value`; with
         `return_state` a pair of it and the last state. States and everything
-        that is summed are float32 (float64 where `value` is).
+        that is summed are float32.
 
     Raises:
         ValueError: if the shapes do not fit, if `initial_state` has other
@@ -92,13 +91,12 @@ def linear_attention(
     _check_options(
         causal, gate_logits, initial_state, return_state, epsilon, chunk_size
     )
-    dtype = keras.backend.result_type(value.dtype, "float32")
     q, k, v = (
-        ops.cast(x, dtype) for x in (query_features, key_features, value)
+        ops.cast(x, SUM_DTYPE) for x in (query_features, key_features, value)
     )
-    batch, _, heads, width = ops.shape(k)
+    batch, _, heads, width = k.shape
     if initial_state is not None:
-        check_state(initial_state, batch, heads, width, value.shape[-1], dtype)
+        check_state(initial_state, batch, heads, width, v.shape[-1])
 
     k, v, weight, log_gate = _masked(k, v, gate_logits, key_mask)
     if causal:
@@ -125,9 +123,10 @@ def read_state(
         epsilon: float. The floor of the denominator as a share of the weight.
 
     Returns:
-        Tensor of shape `(b, t, h, e)` in the dtype of the state.
+        Tensor of shape `(b, t, h, e)`, float32.
     """
-    batch, heads, width, value_dim = state["s"].shape
+    check_state(state, None, None, None, None)
+    batch, heads, width, _ = state["s"].shape
     check_shape(
         "query_features",
         query_features,
@@ -136,9 +135,7 @@ def read_state(
         heads=heads,
         m=width,
     )
-    dtype = keras.backend.standardize_dtype(state["s"].dtype)
-    check_state(state, batch, heads, width, value_dim, dtype)
-    return _read(ops.cast(query_features, dtype), state).divide(epsilon)
+    return _read(ops.cast(query_features, SUM_DTYPE), state).divide(epsilon)
 
 
 def _read(q: Tensor, state: State) -> Sums:
@@ -168,11 +165,10 @@ def encode_state(
         dict, as `linear_attention` returns it.
     """
     _check_arguments(None, key_features, value, None, key_mask, False)
-    dtype = keras.backend.result_type(value.dtype, "float32")
-    k, v = ops.cast(key_features, dtype), ops.cast(value, dtype)
+    k, v = ops.cast(key_features, SUM_DTYPE), ops.cast(value, SUM_DTYPE)
     if initial_state is not None:
         batch, _, heads, width = k.shape
-        check_state(initial_state, batch, heads, width, v.shape[-1], dtype)
+        check_state(initial_state, batch, heads, width, v.shape[-1])
     k, v, weight, _ = _masked(k, v, None, key_mask)
     return _all_keys(k, v, weight, initial_state)
 
@@ -269,7 +265,8 @@ def _check_arguments(
         raise ValueError(
             "Causal and gated attention need as many queries as keys: each "
             "step has one of both. "
-            f"Received: {lengths[0]} queries and {lengths[1]} keys"
+            f"Received: {lengths[0]} steps of `query_features` and "
+            f"{lengths[1]} of `key_features`"
         )
 
 

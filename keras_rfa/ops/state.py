@@ -10,39 +10,53 @@ from keras_rfa.ops.shapes import check_shape
 Tensor = Any
 State = dict[str, Tensor]
 
+# Sums lose their last terms in half precision, so this is their dtype
+# whatever that of the inputs.
+SUM_DTYPE = "float32"
+
 
 def zero_state(
     batch_size: Any,
     num_heads: int,
     feature_dim: int,
     value_dim: int,
-    dtype: str = "float32",
 ) -> State:
     """Returns the state of a layer that has not read anything.
 
+    Args:
+        batch_size: int. Rows, `b`.
+        num_heads: int. Heads, `h`.
+        feature_dim: int. Width of the features, `m`.
+        value_dim: int. Width of the values, `e`.
+
     Returns:
-        `{"s": (b, h, m, e), "z": (b, h, m), "weight": (b, h)}`, all zero.
+        `{"s": (b, h, m, e), "z": (b, h, m), "weight": (b, h)}`, all zero,
+        in float32.
     """
     heads = (batch_size, num_heads)
     return {
-        "s": ops.zeros((*heads, feature_dim, value_dim), dtype=dtype),
-        "z": ops.zeros((*heads, feature_dim), dtype=dtype),
-        "weight": ops.zeros(heads, dtype=dtype),
+        "s": ops.zeros((*heads, feature_dim, value_dim), SUM_DTYPE),
+        "z": ops.zeros((*heads, feature_dim), SUM_DTYPE),
+        "weight": ops.zeros(heads, SUM_DTYPE),
     }
 
 
 def check_state(
     state: Any,
     batch_size: Any,
-    num_heads: int,
-    feature_dim: int,
-    value_dim: int,
-    dtype: str = "float32",
+    num_heads: int | None,
+    feature_dim: int | None,
+    value_dim: int | None,
     with_indices: bool = False,
 ) -> None:
     """Raises a `ValueError` unless `state` has the right keys and shapes.
 
     Args:
+        state: what was received.
+        batch_size: int or `None`, like the following: what must be there.
+        num_heads: int. Heads, `h`.
+        feature_dim: int. Width of the features, `m`.
+        value_dim: int. Width of the values, `e`.
         with_indices: bool. Whether the state may hold `"indices"` `(h,)`, the
             matrices of a pool that it was made with.
     """
@@ -64,7 +78,7 @@ def check_state(
     }
     for name, tensor in state.items():
         check_shape(f"initial_state[{name!r}]", tensor, **shapes[name])
-        expected = "int32" if name == "indices" else dtype
+        expected = "int32" if name == "indices" else SUM_DTYPE
         received = keras.backend.standardize_dtype(tensor.dtype)
         if received != expected:
             raise ValueError(

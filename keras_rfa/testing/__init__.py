@@ -18,6 +18,8 @@ Example:
 from keras_rfa.testing.assertions import assert_close as assert_close
 from keras_rfa.testing.assertions import assert_equal as assert_equal
 from keras_rfa.testing.assertions import assert_finite as assert_finite
+from keras_rfa.testing.backends import as_numpy as as_numpy
+from keras_rfa.testing.backends import as_tensors as as_tensors
 from keras_rfa.testing.backends import compiled as compiled
 from keras_rfa.testing.backends import differentiated as differentiated
 from keras_rfa.testing.backends import operations as operations

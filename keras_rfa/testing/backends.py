@@ -30,7 +30,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         import tensorflow as tf
 
         function = tf.function(
-            function, jit_compile=True, reduce_retracing=True
+            function,
+            jit_compile=True,
+            reduce_retracing=True,
+            autograph=False,
         )
 
     def run(*arrays: Any) -> Any:
@@ -168,7 +171,8 @@ def _tensorflow_outputs(
 ) -> list[int]:
     import tensorflow as tf
 
-    graph = tf.function(function).get_concrete_function(*tensors).graph
+    program = tf.function(function, autograph=False)
+    graph = program.get_concrete_function(*tensors).graph
     return [
         sum(
             (output.shape.num_elements() or 0) * output.dtype.size
@@ -185,7 +189,7 @@ def _torch_outputs(function: Callable[..., Any], tensors: Any) -> list[int]:
 
     sizes: list[int] = []
 
-    class Recorder(TorchDispatchMode):
+    class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
         def __torch_dispatch__(
             self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -199,7 +203,7 @@ def _torch_outputs(function: Callable[..., Any], tensors: Any) -> list[int]:
             )
             return outputs
 
-    with Recorder():
+    with Recorder():  # type: ignore[no-untyped-call]  # torch
         function(*tensors)
     return sizes
 

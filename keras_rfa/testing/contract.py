@@ -54,14 +54,20 @@ def check_reference(
     subject = Subject(make_layer, form, CHUNK_SIZE)
     if reference is None:
         return
-    call = compiled(lambda x, mask: subject.call(x, mask))
     c = CHUNK_SIZE
-    for steps in (1, c - 1, c, c + 1, 3 * c + 5):
-        x = subject.sequence(2, steps)
-        mask = np.ones((2, steps), bool)
-        mask[1, steps // 2 :] = False
+    lengths = 1, c - 1, c, c + 1, 3 * c + 5
+    inputs = [subject.sequence(2, steps) for steps in lengths]
+    masks = [np.ones((2, steps), bool) for steps in lengths]
+    for mask in masks:
+        mask[1, mask.shape[1] // 2 :] = False
+
+    def call(inputs: Any, masks: Any) -> Any:
+        return [subject.call(*pair) for pair in zip(inputs, masks, strict=True)]
+
+    outputs = compiled(call)(inputs, masks)
+    for x, mask, actual in zip(inputs, masks, outputs, strict=True):
         expected = _expected(subject, reference, x, mask)
-        assert_close(f"outputs of {steps} steps", call(x, mask), expected)
+        assert_close(f"outputs of {x.shape[1]} steps", actual, expected)
 
 
 def _expected(
@@ -129,12 +135,18 @@ def check_chunk_size(make_layer: MakeLayer, form: str = "causal") -> None:
     """Checks that the chunk size changes no output and no state."""
     subject = Subject(make_layer, form)
     x = subject.sequence(2, 3 * CHUNK_SIZE + 5)
-    results = {}
-    for chunk_size in (None, 1, CHUNK_SIZE, CHUNK_SIZE + 3):
-        subject.set_chunk_size(chunk_size)
-        results[chunk_size] = compiled(lambda x: subject.call_with_state(x))(x)
-    for chunk_size, result in results.items():
-        assert_close(f"chunk_size={chunk_size}", result, results[None])
+    sizes = (None, 1, CHUNK_SIZE, CHUNK_SIZE + 3)
+
+    def call(x: Any) -> Any:
+        results = []
+        for chunk_size in sizes:
+            subject.set_chunk_size(chunk_size)
+            results.append(subject.call_with_state(x))
+        return results
+
+    results = compiled(call)(x)
+    for chunk_size, result in zip(sizes, results, strict=True):
+        assert_close(f"chunk_size={chunk_size}", result, results[0])
 
 
 def check_attention_scores(make_layer: MakeLayer, form: str = "causal") -> None:
@@ -280,7 +292,8 @@ def check_fit(make_layer: MakeLayer, form: str = "causal") -> None:
     xla = keras.backend.backend() != "torch"
     model.compile(keras.optimizers.Adam(1e-2), "mse", jit_compile=xla)
     inputs = [subject.sequence(4, steps), np.repeat(subject.other, 4, axis=0)]
-    targets = np.random.default_rng(0).normal(size=model(inputs).shape)
+    shape = (4, *model.output_shape[1:])
+    targets = np.random.default_rng(0).normal(size=shape)
     before = as_numpy(model.trainable_weights)
     history = model.fit(inputs, targets, batch_size=2, epochs=1, verbose=0)
     assert_finite("loss", history.history["loss"])
@@ -297,11 +310,11 @@ def check_graph_size(make_layer: MakeLayer, form: str = "causal") -> None:
     program = _training_step(subject)
     few, many = (
         operations(program, subject.sequence(1, chunks * CHUNK_SIZE))[0]
-        for chunks in (40, 80)
+        for chunks in (160, 320)
     )
     if few != many:
         raise AssertionError(
-            f"40 chunks take {few} operations and 80 chunks {many}."
+            f"160 chunks take {few} operations and 320 chunks {many}."
         )
 
 

@@ -26,8 +26,8 @@ def check_saving(
     """Checks that configs and files give the layer back.
 
     A model is saved, loaded in a fresh process and called there: its outputs
-    must be the same. So must those of a model that is made from the config
-    and then loads a file of weights.
+    must be the same. A model that is made from the config and then loads a
+    file of weights must have the same weights.
 
     Args:
         make_layer: as in `check_reference`, or a dict of such functions, by
@@ -73,8 +73,7 @@ def _save(subject: Subject, directory: pathlib.Path, key: str) -> Array:
     model.save_weights(weights)
     other = keras.Model.from_config(model.get_config())
     other.load_weights(weights)
-    actual = other.predict(inputs, verbose=0)
-    assert_close(f"{key}: outputs with loaded weights", actual, expected)
+    assert_close(f"{key}: weights", other.get_weights(), model.get_weights(), 0)
     np.savez(directory / f"{key}.npz", *inputs)
     return expected
 

@@ -51,10 +51,11 @@ class Subject:
         self.other = random.normal(size=(1, OTHER_STEPS, WIDTH))
         inputs = keras.Input((None, WIDTH))
         self.call(inputs, other=inputs)
-        # No weight keeps a value, such as 0 or 1, that would hide it.
+        # Weights that are all 0 or all 1 would hide what they do.
         for weight in self.layer.trainable_weights:
-            noise = 0.1 * random.normal(size=weight.shape)
-            weight.assign(ops.convert_to_numpy(weight) + noise)
+            value = ops.convert_to_numpy(weight)
+            if np.ptp(value) == 0:
+                weight.assign(value + 0.1 * random.normal(size=value.shape))
 
     def call(
         self,
@@ -67,7 +68,7 @@ class Subject:
     ) -> Any:
         """Calls the layer, as layers of its kind are called."""
         if other is None:
-            shape = (x.shape[0], *self.other.shape[1:])
+            shape = (ops.shape(x)[0], *self.other.shape[1:])
             other = ops.broadcast_to(ops.cast(self.other, "float32"), shape)
         options: dict[str, Any] = {"training": training}
         if state is not None:
@@ -113,11 +114,11 @@ class Subject:
         two_sided = gated and self.form == "bidirectional"
         return hasattr(attention, "get_initial_state") and not two_sided
 
-    def call_with_state(self, *args: Any, **options: Any) -> tuple[Any, Any]:
+    def call_with_state(self, x: Tensor, mask: Any = None) -> tuple[Any, Any]:
         """Returns outputs and last state; `{}` where there is none."""
         if self.streams:
-            return self.call(*args, return_state=True, **options)
-        return self.call(*args, **options), {}
+            return self.call(x, mask, return_state=True)
+        return self.call(x, mask), {}
 
     def initial_state(self, batch_size: int) -> Any:
         """Returns the state before the first step."""

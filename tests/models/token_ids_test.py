@@ -5,7 +5,7 @@ from keras_rfa.models import check_token_ids
 
 
 def test_ids_of_the_vocabulary_pass():
-    check_token_ids([[0, 1, 9], [3]], 10)
+    check_token_ids([[0, 1, 9], [3], []], 10)
     check_token_ids(np.array([[0, 9]], "int64"), 10)
     check_token_ids(np.zeros((2, 0), "int32"), 10)
 

@@ -1,0 +1,116 @@
+import importlib.util
+import pathlib
+
+import keras
+import pytest
+from own_features import LearnedFeatures, squared_relu
+
+from keras_rfa import testing
+from keras_rfa.layers import (
+    CrossRandomFeatureAttention,
+    GatedRandomFeatureAttention,
+    RandomFeatureAttention,
+    RandomProjectionPool,
+    TransformerDecoder,
+    TransformerEncoder,
+)
+
+
+def rfa(layer=RandomFeatureAttention, **arguments):
+    return lambda: layer(2, key_dim=8, num_features=16, seed=1, **arguments)
+
+
+def orthogonal():
+    pool = RandomProjectionPool(2, 16, 8, orthogonal=True, seed=1)
+    return rfa(projection_pool=pool)()
+
+
+def learned():
+    return rfa(feature_map=LearnedFeatures(dtype="float32"))()
+
+
+def unnormalized():
+    """Estimates exp(q·k), which needs short vectors: it has no 1/√d."""
+    short = keras.initializers.RandomNormal(stddev=0.05)
+    return rfa(normalize_inputs=False, kernel_initializer=short)()
+
+
+def encoder():
+    return TransformerEncoder(rfa()(), intermediate_dim=16)
+
+
+def decoder():
+    return TransformerDecoder(
+        rfa(GatedRandomFeatureAttention)(),
+        intermediate_dim=16,
+        cross_attention=rfa(CrossRandomFeatureAttention)(),
+    )
+
+
+gated = GatedRandomFeatureAttention
+CASES = {
+    "gaussian": (rfa(), "causal"),
+    "unnormalized": (unnormalized, "causal"),
+    "orthogonal": (orthogonal, "bidirectional"),
+    "arccos": (rfa(feature_map="arccos"), "causal"),
+    "positive": (rfa(feature_map="positive", value_dim=5), "bidirectional"),
+    "elu": (rfa(feature_map="elu"), "causal"),
+    "own_function": (rfa(feature_map=squared_relu), "bidirectional"),
+    "own_layer": (learned, "causal"),
+    "gated": (rfa(gated), "causal"),
+    "gated_all": (rfa(gated), "bidirectional"),
+    "gated_arccos": (rfa(gated, feature_map="arccos"), "causal"),
+    "gated_arccos_all": (rfa(gated, feature_map="arccos"), "bidirectional"),
+    "cross": (rfa(CrossRandomFeatureAttention), "cross"),
+    "encoder": (encoder, "bidirectional"),
+    "decoder": (decoder, "causal"),
+}
+BLOCKS = ("encoder", "decoder")
+LONG_CHECKS = (
+    testing.check_padding,
+    testing.check_fit,
+    testing.check_linear_growth,
+    testing.check_precision,
+)
+# They put together parts that other cases have, and are left out of the
+# checks that compile much.
+COMBINATIONS = (
+    "orthogonal",
+    "own_function",
+    "gated_arccos",
+    "gated_arccos_all",
+    "encoder",
+)
+
+
+@pytest.mark.parametrize(
+    ("check", "name"),
+    [
+        pytest.param(check, name, id=f"{check.__name__[6:]}-{name}")
+        for check in testing.CHECKS
+        for name in CASES
+        if check is not testing.check_saving
+        and not (check in LONG_CHECKS and name in COMBINATIONS)
+    ],
+)
+def test_contract(check, name):
+    arguments = {}
+    takes_reference = testing.check_reference, testing.check_precision
+    if name in BLOCKS and check in takes_reference:
+        arguments["reference"] = None
+    check(*CASES[name], **arguments)
+
+
+def test_files_on_every_installed_backend(monkeypatch):
+    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent)
+    installed = [
+        backend
+        for backend in ("tensorflow", "jax", "torch")
+        if importlib.util.find_spec(backend)
+    ]
+    testing.check_saving(
+        {name: make_layer for name, (make_layer, _) in CASES.items()},
+        {name: form for name, (_, form) in CASES.items()},
+        backends=installed,
+        modules=["own_features"],
+    )

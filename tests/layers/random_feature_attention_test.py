@@ -1,0 +1,400 @@
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from keras_rfa.layers import (
+    CrossRandomFeatureAttention,
+    GatedRandomFeatureAttention,
+    RandomFeatureAttention,
+    RandomProjectionPool,
+)
+from keras_rfa.testing import (
+    as_numpy,
+    assert_close,
+    compiled,
+    differentiated,
+)
+
+HEADS, WIDTH = 2, 8
+X = np.random.default_rng(0).normal(size=(3, 6, WIDTH)).astype("float32")
+MASK = np.arange(6) < [[6], [4], [1]]
+
+
+def attention(layer=RandomFeatureAttention, **arguments):
+    arguments = {"num_features": 16, "seed": 1, **arguments}
+    return layer(HEADS, 4, **arguments)
+
+
+LAYERS = [
+    RandomFeatureAttention,
+    GatedRandomFeatureAttention,
+    CrossRandomFeatureAttention,
+]
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_shapes(layer):
+    made = attention(layer, value_dim=5, output_shape=7)
+    query, value = keras.Input((6, WIDTH)), keras.Input((6, 3))
+    output, scores = made(query, value, return_attention_scores=True)
+    assert output.shape == (None, 6, 7)
+    assert scores.shape == (None, HEADS, 6, 6)
+    assert made.compute_output_shape((None, 6, WIDTH)) == (None, 6, 7)
+    assert made.value_dense.kernel.shape == (3, HEADS, 5)
+    outputs, _ = compiled(
+        lambda q, v: made(q, v, return_attention_scores=True)
+    )(X, X[..., :3])
+    assert outputs.shape == (3, 6, 7)
+
+
+def test_keys_may_differ_from_values():
+    layer = attention(use_bias=False)
+    key = X[::-1]
+    actual = compiled(lambda q, v, k: layer(q, v, key=k))(X, X, key)
+    layer.value_dense.kernel.assign(0 * layer.value_dense.kernel)
+    call = compiled(lambda q, v, k: layer(q, v, key=k))
+    assert np.abs(actual).max() > 0.01
+    assert not np.any(call(X, X, key))
+
+
+@pytest.mark.parametrize(
+    "masks",
+    [
+        {"value_mask": MASK},
+        {"key_mask": MASK},
+        {"attention_mask": MASK[:, None, :]},
+        {"attention_mask": MASK[:, None, None, :]},
+        {"value_mask": MASK | (np.arange(6) == 5), "key_mask": MASK},
+        {
+            "value_mask": MASK | (np.arange(6) == 5),
+            "key_mask": MASK | (np.arange(6) == 2),
+            "attention_mask": (MASK | (np.arange(6) == 4))[:, None],
+            "query_mask": ~MASK,
+        },
+    ],
+    ids=lambda masks: "-".join(masks),
+)
+def test_masks_mean_that_a_key_counts_where_all_say_so(masks):
+    layer = attention()
+    actual = compiled(lambda x, masks: layer(x, x, **masks))(X, masks)
+    for row, length in enumerate((6, 4, 1)):
+        alone = compiled(lambda x, y: layer(x, y))(
+            X[row : row + 1], X[row : row + 1, :length]
+        )
+        assert_close(f"row {row}", actual[row], alone[0])
+
+
+def test_embeddings_give_their_mask():
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(9, WIDTH, mask_zero=True)(ids)
+    y = attention()(x, x)
+    model = keras.Model(ids, keras.layers.GlobalAveragePooling1D()(y))
+    padded = np.array([[3, 4, 5, 0, 0], [0, 3, 0, 4, 5]])
+    expected = model.predict(np.array([[3, 4, 5]]), verbose=0)
+    actual = model.predict(padded, verbose=0)
+    assert_close("padded", actual, np.repeat(expected, 2, axis=0))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_state_can_be_read_without_keys(layer):
+    made = attention(layer)
+    made.build(X.shape, X.shape)
+    causal = layer is GatedRandomFeatureAttention
+
+    def call(x):
+        expected, state = made(x, x, return_state=True, use_causal_mask=causal)
+        output, after = made(x, initial_state=state, return_state=True)
+        # The last step has seen every key, in a causal layer too.
+        return output[:, -1], expected[:, -1], state, after
+
+    output, expected, state, after = compiled(call)(X)
+    assert_close("output", output, expected)
+    assert_close("state", after, state)
+
+
+@pytest.mark.parametrize(
+    "policy", ["float32", "mixed_float16", "mixed_bfloat16"]
+)
+@pytest.mark.parametrize("layer", LAYERS[:2])
+def test_states_are_float32(policy, layer):
+    made = attention(layer, dtype=policy)
+    made.build(X.shape)
+    initial = made.get_initial_state(3)
+    half = ops.cast(X, made.compute_dtype)
+    output, state = made(half, half, use_causal_mask=True, return_state=True)
+    output, state = made(
+        half,
+        half,
+        use_causal_mask=True,
+        initial_state=state,
+        return_state=True,
+    )
+    dtype = keras.backend.standardize_dtype
+    assert dtype(output.dtype) == made.compute_dtype
+    for entries in (initial, state):
+        assert {name: dtype(x.dtype) for name, x in entries.items()} == {
+            "s": "float32",
+            "z": "float32",
+            "weight": "float32",
+            "indices": "int32",
+        }
+    # Each of two calls has counted every step.
+    assert_close("weight", as_numpy(state["weight"])[:, 0] > 0, np.ones(3))
+
+
+def test_states_go_through_functional_models(tmp_path):
+    layer = attention()
+    x = keras.Input((None, WIDTH))
+    shapes = {"s": (HEADS, 32, 4), "z": (HEADS, 32), "weight": (HEADS,)}
+    state = {
+        name: keras.Input(shape, name=name) for name, shape in shapes.items()
+    }
+    y, last = layer(
+        x, x, use_causal_mask=True, initial_state=state, return_state=True
+    )
+    assert last["s"].shape == (None, HEADS, 32, 4)
+    del last["indices"]  # has no batch axis, which `predict` needs
+    model = keras.Model([x, state], [y, last])
+    model.save(tmp_path / "model.keras")
+    zeros = {
+        name: np.zeros((3, *shape), "float32") for name, shape in shapes.items()
+    }
+    expected = compiled(lambda x: layer(x, x, use_causal_mask=True))(X)
+    for each in (model, keras.saving.load_model(tmp_path / "model.keras")):
+        start, middle = each.predict([X[:, :4], zeros], verbose=0)
+        end, _ = each.predict([X[:, 4:], middle], verbose=0)
+        joined = np.concatenate([start, end], axis=1)
+        assert_close("outputs", joined, expected)
+
+
+def test_indices_of_a_state_decide_the_matrices():
+    layer = attention()
+    layer.build(X.shape)
+
+    def call(x, indices):
+        state = {**layer.get_initial_state(3), "indices": indices}
+        output, last = layer(
+            x, x, initial_state=state, return_state=True, training=False
+        )
+        return output, last["indices"]
+
+    call = compiled(call)
+    first, _ = call(X, np.array([0, 0], "int32"))
+    other, indices = call(X, np.array([5, 9], "int32"))
+    np.testing.assert_array_equal(indices, [5, 9])
+    assert_close("matrices 0", first, compiled(lambda x: layer(x, x))(X))
+    assert np.abs(first - other).max() > 1e-3
+
+
+def stateful_model(**arguments):
+    x = keras.Input(batch_shape=(3, 3, WIDTH))
+    layer = attention(stateful=True, name="rfa", **arguments)
+    model = keras.Model(x, layer(x, x, use_causal_mask=True))
+    xla = keras.backend.backend() != "torch"
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=xla)
+    return model, layer
+
+
+def test_stateful_batches_continue_each_other():
+    model, layer = stateful_model()
+    expected = compiled(
+        lambda x: layer(
+            x,
+            x,
+            use_causal_mask=True,
+            initial_state=layer.get_initial_state(3),
+        )
+    )(X)
+    for _ in range(2):
+        layer.reset_state()
+        halves = [
+            model.predict(half, batch_size=3, verbose=0)
+            for half in (X[:, :3], X[:, 3:])
+        ]
+        assert_close("outputs", np.concatenate(halves, 1), expected)
+
+
+def test_stateful_training_is_training_from_the_state_before():
+    pool = RandomProjectionPool(HEADS, 16, 4, pool_size=1, seed=1)
+    model, layer = stateful_model(projection_pool=pool)
+    twin = attention(projection_pool=pool)
+    twin.build(X.shape)
+    twin.set_weights(
+        [as_numpy(w) for w in layer.weights if "carried" not in w.path]
+    )
+    layer.reset_state()
+    halves = np.concatenate([X[:, :3], X[:, 3:]])  # two batches
+    model.fit(halves, 0 * halves, batch_size=3, shuffle=False, verbose=0)
+
+    def loss(x, state):
+        output, last = twin(
+            x,
+            x,
+            use_causal_mask=True,
+            initial_state=state,
+            return_state=True,
+        )
+        return ops.mean(ops.square(output)), last
+
+    step = compiled(differentiated(loss, twin.trainable_weights))
+    state = as_numpy(twin.get_initial_state(3))
+    for half in (X[:, :3], X[:, 3:]):
+        state = {
+            name: x if name == "indices" else x.astype("float32")
+            for name, x in state.items()
+        }
+        _, state, _, gradients = step(half, state)
+        for weight, gradient in zip(
+            twin.trainable_weights, gradients, strict=True
+        ):
+            weight.assign(as_numpy(weight) - 0.1 * gradient)
+        step = compiled(differentiated(loss, twin.trainable_weights))
+    for a, b in zip(
+        layer.trainable_weights, twin.trainable_weights, strict=True
+    ):
+        assert_close(a.path, as_numpy(a), as_numpy(b), 1e-5)
+    carried = as_numpy(layer.carried_state.entries)
+    assert_close("state", carried, state)
+
+
+def test_stateful_training_keeps_its_matrices_until_the_next_reset():
+    model, layer = stateful_model()
+    entry = layer.carried_state.entries["indices"]
+    drawn = set()
+    for _ in range(4):
+        layer.reset_state()
+        indices = tuple(as_numpy(entry))
+        drawn.add(indices)
+        model.fit(X[:, :3], X[:, 3:], batch_size=3, epochs=2, verbose=0)
+        assert tuple(as_numpy(entry)) == indices
+    assert len(drawn) > 1
+
+
+def test_files_do_not_hold_the_carried_state(tmp_path):
+    model, _ = stateful_model()
+    first = model.predict(X[:, :3], batch_size=3, verbose=0)
+    second = model.predict(X[:, :3], batch_size=3, verbose=0)
+    assert np.abs(first - second).max() > 1e-3
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert loaded.get_layer("rfa").stateful
+    actual = loaded.predict(X[:, :3], batch_size=3, verbose=0)
+    assert_close("outputs", actual, first)
+
+
+def test_lora_and_quantization():
+    x = keras.Input((6, WIDTH))
+    layer = attention(kernel_initializer="orthogonal")
+    model = keras.Model(x, layer(x, x))
+    expected = model.predict(X, verbose=0)
+    for dense in (
+        layer.query_dense,
+        layer.key_dense,
+        layer.value_dense,
+        layer.output_dense,
+    ):
+        dense.enable_lora(2)
+    assert_close("outputs with LoRA", model.predict(X, verbose=0), expected)
+    kernel = layer.value_dense.lora_kernel_b
+    kernel.assign(as_numpy(kernel) + 0.1)
+    adapted = model.predict(X, verbose=0)
+    assert np.abs(adapted - expected).max() > 1e-3
+
+    model.quantize("int8")
+    assert layer.query_dense.dtype_policy.quantization_mode == "int8"
+    quantized = model.predict(X, verbose=0)
+    error = np.linalg.norm(quantized - adapted) / np.linalg.norm(adapted)
+    assert 0 < error < 0.1
+
+
+def test_sigma_is_what_the_paper_calls_a_small_number_of_parameters():
+    """Against 12 d² weights in the matrices of a block."""
+    heads, width = 8, 256
+    of_block = 12 * width**2
+    for layer, expected in (
+        (RandomFeatureAttention, 1 / (12 * width)),
+        (GatedRandomFeatureAttention, (heads + 1) / (12 * width)),
+    ):
+        pool = RandomProjectionPool(heads, 2, width // heads, pool_size=1)
+        made = layer(heads, width // heads, projection_pool=pool)
+        made.build((1, 1, width))
+        softmax = keras.layers.MultiHeadAttention(heads, width // heads)
+        softmax.build((1, 1, width), (1, 1, width))
+        own = sum(np.prod(w.shape) for w in made.trainable_weights)
+        more = own - softmax.count_params()
+        assert abs(more / of_block - expected) < 0.01 * expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_heads": 0}, "Received: num_heads=0"),
+        ({"key_dim": 2.5}, "Received: key_dim=2.5"),
+        ({"value_dim": -1}, "Received: value_dim=-1"),
+        ({"output_shape": 0}, "Received: output_shape=0"),
+        ({"num_features": 0}, "Received: num_features=0"),
+        ({"num_features": True}, "Received: num_features=True"),
+        ({"chunk_size": 0}, "Received: chunk_size=0"),
+        ({"epsilon": -0.5}, "Received: epsilon=-0.5"),
+        ({"feature_map": "cosine"}, "Received: feature_map='cosine'"),
+        ({"feature_map": 3}, "Received: feature_map=3"),
+        ({"projection_pool": "large"}, "Received: projection_pool='large'"),
+        (
+            {"projection_pool": RandomProjectionPool(3, 16, 4)},
+            r"\(2, 4\). Received: \(3, 4\)",
+        ),
+    ],
+)
+def test_errors_of_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        RandomFeatureAttention(**{"num_heads": 2, "key_dim": 4, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"attention_mask": np.ones((3, 6, 6), bool)},
+            r"use_causal_mask=True.*attention_mask.shape=\(3, 6, 6\)",
+        ),
+        (
+            {"attention_mask": np.ones((3, 2, 1, 6), bool)},
+            r"attention_mask.shape=\(3, 2, 1, 6\)",
+        ),
+        (
+            {"attention_mask": np.ones((3, 6), bool)},
+            r"attention_mask.shape=\(3, 6\)",
+        ),
+        (
+            {"value": X[:, :4], "use_causal_mask": True},
+            "Received: query.shape=.3, 6, 8., value.shape=.3, 4, 8.",
+        ),
+        ({"value": None}, "`value=None` reads a state"),
+        ({"initial_state": {"s": X}}, r"Received: \['s'\]"),
+    ],
+)
+def test_errors_of_calls(arguments, message):
+    layer = attention()
+    layer.build(X.shape)
+    with pytest.raises(ValueError, match=message):
+        layer(X, **{"value": X, **arguments})
+
+
+def test_errors_of_states():
+    layer = attention()
+    layer.build(X.shape)
+    state = layer.get_initial_state(3)
+    with pytest.raises(ValueError, match="no longer has the keys"):
+        layer(X, X, initial_state=state, return_attention_scores=True)
+    with pytest.raises(ValueError, match="has no attention map"):
+        layer(X, initial_state=state, return_attention_scores=True)
+    with pytest.raises(ValueError, match=r"initial_state\['s'\].*\(4, 2, 32"):
+        layer(X, X, initial_state=layer.get_initial_state(4))
+    half = {**state, "z": ops.cast(state["z"], "float16")}
+    with pytest.raises(ValueError, match="Received: dtype=float16"):
+        layer(X, X, initial_state=half)
+    with pytest.raises(ValueError, match="Build it with stateful=True"):
+        layer.reset_state()
+    with pytest.raises(ValueError, match="Received: batch size None"):
+        attention(stateful=True)(keras.Input((6, WIDTH)))
