@@ -2,11 +2,12 @@
 
     python examples/benchmarks/epsilon.py --plot examples/benchmarks/epsilon.png
 
-Queries and keys are random unit vectors, values are gaussian, `d = e = 64` and `D = 64`. For each feature map and each floor it
-compares the outputs with those of the kernel that the features estimate: the
-error relative to the values (root mean square), and the largest output
-relative to the largest value. Exact attention never exceeds 1 there; what does
-exceed it is division by noise, and what falls short is bias towards zero.
+Queries and keys are random unit vectors, values are gaussian, and `D` is 64,
+as is the width. For each feature map and each floor it compares the outputs
+with those of the kernel that the features estimate: the error relative to the
+values (root mean square), and the largest output relative to the largest
+value. Exact attention never exceeds 1 there; what does exceed it is division
+by noise, and what falls short is bias towards zero.
 """
 
 import argparse
