@@ -238,7 +238,7 @@ def plot_training(path: pathlib.Path, progress: Progress) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
         if name == "accuracy":
-            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            axes.yaxis.set_major_formatter(PercentFormatter(1))
     figure.savefig(path, dpi=150)
 
 
@@ -272,7 +272,7 @@ def plot_accuracy_by_length(
         ylabel="test accuracy ± standard error",
         xlim=(-0.5, len(rows) - 0.5),
     )
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     axes.grid(axis="y", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")

@@ -87,10 +87,13 @@ def export_classifier(
         text = tf.TensorSpec((None,), tf.string, name="text")
         module = tf.Module()
         module.variables_of_the_model = variables
-        module.token_ids = tf.function(answer, input_signature=[token_ids])
+        module.token_ids = tf.function(
+            answer, input_signature=[token_ids], autograph=False
+        )
         module.text = tf.function(
             lambda text: module.token_ids(tokenizer(text)),
             input_signature=[text],
+            autograph=False,
         )
         tf.saved_model.save(
             module,
