@@ -1,5 +1,4 @@
 import importlib.util
-import pathlib
 
 import keras
 import pytest
@@ -101,8 +100,7 @@ def test_contract(check, name):
     check(*CASES[name], **arguments)
 
 
-def test_files_on_every_installed_backend(monkeypatch):
-    monkeypatch.syspath_prepend(pathlib.Path(__file__).parent)
+def test_files_on_every_installed_backend():
     installed = [
         backend
         for backend in ("tensorflow", "jax", "torch")
@@ -114,3 +112,12 @@ def test_files_on_every_installed_backend(monkeypatch):
         backends=installed,
         modules=["own_features"],
     )
+
+
+def test_the_files_of_one_layer_alone():
+    testing.check_saving(*CASES["own_function"], modules=["own_features"])
+
+
+def test_a_file_that_does_not_load_is_found():
+    with pytest.raises(AssertionError, match="does not load the model"):
+        testing.check_saving(*CASES["own_function"])

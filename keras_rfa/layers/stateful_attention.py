@@ -120,7 +120,10 @@ class StatefulAttention(MultiHeadProjections):
         state = self.get_initial_state(
             batch_size, training=pool is not None and pool.can_train
         )
-        return state if pool is None else {**state, "drawn": state["indices"]}
+        if pool is None:
+            return state
+        # Not the same buffer: JAX gives each to the next step once.
+        return {**state, "drawn": ops.copy(state["indices"])}
 
     def get_initial_state(
         self, batch_size: Any, training: bool | None = None

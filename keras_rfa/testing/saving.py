@@ -38,7 +38,9 @@ def check_saving(
         modules: names of modules that the fresh process imports first, those
             that register your own functions and layers with Keras.
     """
-    makers = make_layer if isinstance(make_layer, dict) else {"": make_layer}
+    makers = (
+        make_layer if isinstance(make_layer, dict) else {"model": make_layer}
+    )
     forms = form if isinstance(form, dict) else dict.fromkeys(makers, form)
     backends = backends or [keras.backend.backend()]
     with tempfile.TemporaryDirectory() as name:
@@ -69,7 +71,7 @@ def _save(subject: Subject, directory: pathlib.Path, key: str) -> Array:
     model = subject.model()
     expected = model.predict(inputs, verbose=0)
     model.save(directory / f"{key}.keras")
-    weights = directory / "model.weights.h5"
+    weights = directory / f"{key}.weights.h5"
     model.save_weights(weights)
     other = keras.Model.from_config(model.get_config())
     other.load_weights(weights)

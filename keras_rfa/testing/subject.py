@@ -15,10 +15,14 @@ from keras_rfa.layers import (
 )
 
 Tensor = Any
+Array = Any
 MakeLayer = Callable[[], keras.layers.Layer]
+# (layer, query, value, *, causal, key_mask) -> outputs
+Reference = Callable[..., Array]
 
 FORMS = ("causal", "bidirectional", "cross")
 SEED = 0
+CHUNK_SIZE = 4
 WIDTH = 12
 OTHER_STEPS = 5
 
@@ -37,7 +41,10 @@ class Subject:
     """
 
     def __init__(
-        self, make_layer: MakeLayer, form: str, chunk_size: int | None = 4
+        self,
+        make_layer: MakeLayer,
+        form: str,
+        chunk_size: int | None = CHUNK_SIZE,
     ) -> None:
         if form not in FORMS:
             raise ValueError(
@@ -129,6 +136,16 @@ class Subject:
         for attention in self.attentions:
             if hasattr(attention, "chunk_size"):
                 attention.chunk_size = chunk_size
+
+    def expected(
+        self, reference: Reference, x: Array, mask: Array | None = None
+    ) -> Array:
+        """Returns what the outputs should be, by a reference."""
+        query = x
+        if self.form == "cross":
+            query = np.repeat(self.other, len(x), axis=0)
+        causal = self.form == "causal"
+        return reference(self.layer, query, x, causal=causal, key_mask=mask)
 
     def sequence(self, batch: int, steps: int) -> np.ndarray:
         """Returns inputs that are always the same."""

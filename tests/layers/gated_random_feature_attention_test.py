@@ -28,10 +28,11 @@ def test_heads_remember_for_different_times():
 
 
 def test_a_closed_gate_forgets_everything():
-    layer = attention(gate_bias_initializer=keras.initializers.Constant(-40))
+    closed = keras.initializers.Constant(-40)
+    layer = attention(feature_map="elu", gate_bias_initializer=closed)
     actual = compiled(lambda x: layer(x, x, use_causal_mask=True))(X)
     own_value = layer.output_dense(layer.value_dense(X))
-    # Only the step itself is left: its value, where the floor is not reached.
+    # Only the step itself is left, with a weight of 1.
     assert_close("output", actual, as_numpy(own_value))
 
 

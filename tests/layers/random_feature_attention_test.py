@@ -50,6 +50,7 @@ def test_shapes(layer):
 
 def test_keys_may_differ_from_values():
     layer = attention(use_bias=False)
+    layer.build(X.shape, X.shape, X.shape)
     key = X[::-1]
     actual = compiled(lambda q, v, k: layer(q, v, key=k))(X, X, key)
     layer.value_dense.kernel.assign(0 * layer.value_dense.kernel)
@@ -77,6 +78,7 @@ def test_keys_may_differ_from_values():
 )
 def test_masks_mean_that_a_key_counts_where_all_say_so(masks):
     layer = attention()
+    layer.build(X.shape, X.shape)
     actual = compiled(lambda x, masks: layer(x, x, **masks))(X, masks)
     for row, length in enumerate((6, 4, 1)):
         alone = compiled(lambda x, y: layer(x, y))(
