@@ -189,7 +189,7 @@ def _torch_outputs(function: Callable[..., Any], tensors: Any) -> list[int]:
 
     sizes: list[int] = []
 
-    class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch
+    class Recorder(TorchDispatchMode):
         def __torch_dispatch__(
             self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -203,7 +203,7 @@ def _torch_outputs(function: Callable[..., Any], tensors: Any) -> list[int]:
             )
             return outputs
 
-    with Recorder():  # type: ignore[no-untyped-call]  # torch
+    with Recorder():
         function(*tensors)
     return sizes
 
