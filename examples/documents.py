@@ -197,13 +197,10 @@ def tokenise(tokenizer: Any, documents: Documents) -> tf.data.Dataset:
     dataset = tf.data.Dataset.from_tensor_slices(
         (documents.texts, np.array(documents.labels, "int32"))
     )
-    # With autotune, closing an iterator can wait up to a minute for the tuner.
-    options = tf.data.Options()
-    options.autotune.enabled = False
     return dataset.map(
         lambda text, label: (tokenizer(text), label),
         num_parallel_calls=tf.data.AUTOTUNE,
-    ).with_options(options)
+    )
 
 
 def make_batches(dataset: tf.data.Dataset, **options: Any) -> tf.data.Dataset:

@@ -295,14 +295,18 @@ def bucket_batches(
         fillers = tf.data.Dataset.from_tensor_slices(spare).map(filler)
         dataset = dataset.concatenate(fillers)
     # The limits are exclusive, and documents are padded to one less.
-    return dataset.bucket_by_sequence_length(
+    dataset = dataset.bucket_by_sequence_length(
         lambda ids, *_: tf.shape(ids)[0],
         [length + 1 for length in boundaries],
         [*sizes, 1],
         padded_shapes=([None], *(x.shape for x in rest)),
         pad_to_bucket_boundary=True,
         drop_remainder=True,
-    ).prefetch(tf.data.AUTOTUNE)
+    ).prefetch(2)
+    # With autotune, closing an iterator can wait up to a minute for the tuner.
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
 
 
 @functools.cache

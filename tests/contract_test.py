@@ -65,21 +65,6 @@ CASES = {
     "decoder": (decoder, "causal"),
 }
 BLOCKS = ("encoder", "decoder")
-LONG_CHECKS = (
-    testing.check_padding,
-    testing.check_fit,
-    testing.check_linear_growth,
-    testing.check_precision,
-)
-# They put together parts that other cases have, and are left out of the
-# checks that compile much.
-COMBINATIONS = (
-    "orthogonal",
-    "own_function",
-    "gated_arccos",
-    "gated_arccos_all",
-    "encoder",
-)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +74,6 @@ COMBINATIONS = (
         for check in testing.CHECKS
         for name in CASES
         if check is not testing.check_saving
-        and not (check in LONG_CHECKS and name in COMBINATIONS)
     ],
 )
 def test_contract(check, name):

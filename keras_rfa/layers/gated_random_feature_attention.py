@@ -2,9 +2,9 @@ from typing import Any
 
 import keras
 
-from keras_rfa.layers.key_padding import check_lengths
 from keras_rfa.layers.random_feature_attention import RandomFeatureAttention
 from keras_rfa.layers.spread_memory import SpreadMemory
+from keras_rfa.ops.shapes import check_lengths
 
 Tensor = Any
 
@@ -82,7 +82,7 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
         super().check_call(query, value, **options)
         if value is None:
             return
-        check_lengths("A gated layer", query, value)
+        check_lengths("A gated layer", query=query, value=value)
         state = options.get("initial_state") is not None
         has_state = state or options.get("return_state") or self.stateful
         if has_state and not options.get("use_causal_mask"):

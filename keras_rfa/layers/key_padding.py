@@ -55,14 +55,3 @@ def check_key_padding(attention_mask: Any) -> None:
             "query and key can not be honoured. "
             f"Received: attention_mask.shape={shape}"
         )
-
-
-def check_lengths(what: str, query: Any, value: Any) -> None:
-    """Raises a `ValueError` if two lengths are known and differ."""
-    lengths = query.shape[1], value.shape[1]
-    if None not in lengths and lengths[0] != lengths[1]:
-        raise ValueError(
-            f"{what} needs as many queries as keys: each step has one of "
-            f"both. Received: query.shape={tuple(query.shape)}, "
-            f"value.shape={tuple(value.shape)}"
-        )

@@ -51,11 +51,13 @@ class RandomFeatures(keras.layers.Layer):
         )
         self.pool = None
         if self.named is None or self.named.uses_projection:
-            if projection_pool is None:
-                projection_pool = RandomProjectionPool(
+            self.pool = (
+                _copy_pool(projection_pool, num_heads, key_dim)
+                if projection_pool is not None
+                else RandomProjectionPool(
                     num_heads, num_features, key_dim, seed=seed
                 )
-            self.pool = _copy_pool(projection_pool, num_heads, key_dim)
+            )
         self.feature_dim = 0
 
     def build(self, input_shape: Any = None) -> None:

@@ -4,10 +4,11 @@ import keras
 from keras import ops
 
 from keras_rfa.layers.carried_state import CarriedState
-from keras_rfa.layers.key_padding import check_key_padding, check_lengths
+from keras_rfa.layers.key_padding import check_key_padding
 from keras_rfa.layers.multi_head_projections import MultiHeadProjections
 from keras_rfa.layers.random_features import RandomFeatures
 from keras_rfa.ops import check_state, zero_state
+from keras_rfa.ops.shapes import check_lengths
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -77,7 +78,7 @@ class StatefulAttention(MultiHeadProjections):
         if options.get("attention_mask") is not None:
             check_key_padding(options["attention_mask"])
         if options.get("use_causal_mask") and value is not None:
-            check_lengths("`use_causal_mask=True`", query, value)
+            check_lengths("`use_causal_mask=True`", query=query, value=value)
 
     def begin(
         self,

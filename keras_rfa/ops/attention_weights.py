@@ -4,7 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_rfa.ops.shapes import check_shape
+from keras_rfa.ops.causal_sums import log_gates
+from keras_rfa.ops.shapes import check_attention_shapes
 from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any
@@ -45,7 +46,9 @@ def attention_weights(
     >>> keras_rfa.ops.attention_weights(features, features, causal=True)[0, 0]
     [[1, 0, 0], [1/2, 1/2, 0], [1/3, 1/3, 1/3]]
     """
-    _check_shapes(query_features, key_features, gate_logits, key_mask)
+    check_attention_shapes(
+        query_features, key_features, None, gate_logits, key_mask, causal
+    )
     q, k = (ops.cast(x, SUM_DTYPE) for x in (query_features, key_features))
     products = ops.einsum("bthm,bshm->bhts", q, k)
     step = ops.arange(ops.shape(q)[1], dtype="int32")
@@ -73,7 +76,7 @@ def _decays(gate_logits: Tensor, key_mask: Tensor | None) -> Tensor:
     `g_t ... g_{s-1}`.
     """
     logits = ops.transpose(gate_logits, (0, 2, 1))  # (b, h, t)
-    log_gate = ops.log_sigmoid(logits)
+    log_gate = log_gates(logits)
     if key_mask is not None:
         counts = ops.cast(key_mask, "bool")[:, None, :]
         log_gate = ops.where(counts, log_gate, 0)
@@ -85,20 +88,3 @@ def _decays(gate_logits: Tensor, key_mask: Tensor | None) -> Tensor:
     later = step[:, None] >= step[None, :]
     entered = ops.log_sigmoid(-logits)[..., None, :]
     return ops.exp(ops.where(later, forward, backward) + entered)
-
-
-def _check_shapes(
-    q: Tensor, k: Tensor, gate_logits: Tensor | None, key_mask: Tensor | None
-) -> None:
-    check_shape("query_features", q, batch=None, steps=None, heads=None, m=None)
-    batch, steps, heads, m = q.shape
-    check_shape("key_features", k, batch=batch, steps=None, heads=heads, m=m)
-    if key_mask is not None:
-        check_shape("key_mask", key_mask, batch=batch, steps=k.shape[1])
-    if gate_logits is not None:
-        check_shape(
-            "key_features", k, batch=batch, steps=steps, heads=heads, m=m
-        )
-        check_shape(
-            "gate_logits", gate_logits, batch=batch, steps=steps, heads=heads
-        )

@@ -6,6 +6,7 @@ decays. There is no loop over time and no scan, so that every backend compiles
 and differentiates it.
 """
 
+import math
 from typing import Any, NamedTuple
 
 from keras import ops
@@ -18,6 +19,14 @@ Tensor = Any
 BLOCK_SIZE = 32
 # Stands for log 0: chosen before `exp`, never multiplied after it.
 LOG_ZERO = -1e9
+# What is left of a state by such a gate is lost beside what enters, and the
+# sum of larger logarithms would cost the digits of those of open gates.
+LOG_SHUT = -20.0
+
+
+def log_gates(gate_logits: Tensor) -> Tensor:
+    """Returns the logarithms of gates, of those that are shut `LOG_SHUT`."""
+    return ops.maximum(ops.log_sigmoid(gate_logits), LOG_SHUT)
 
 
 class Sums(NamedTuple):
@@ -67,7 +76,7 @@ def causal_sums(
 
     # Inside the chunk: (φ(q_i)·φ(k_j)) g_{j+1} ... g_i for j <= i.
     scores = ops.matmul(q, ops.swapaxes(k, -1, -2))  # (b, h, n, c, c)
-    scores = scores * decay.between()
+    scores = scores * decay.between
     numerator = ops.matmul(scores, v)
     denominator = ops.sum(scores, axis=-1)
 
@@ -80,11 +89,10 @@ def causal_sums(
     }
     if initial is None:
         initial = zero_state(batch, heads, k.shape[-1], v.shape[-1])
+    levels = _levels(decay.of_chunks, chunks + 1, q.dtype)
     before, last = {}, {}
     for name in left:
-        before[name], last[name] = _carry(
-            initial[name], left[name], decay.of_chunk
-        )
+        before[name], last[name] = _carry(initial[name], left[name], levels)
 
     # From before the chunk: g_1 ... g_i φ(q_i)ᵀ S.
     q = decay.from_start(q)
@@ -117,38 +125,30 @@ class _Decay:
     def __init__(
         self, log_gate: Tensor | None, chunk_size: int, dtype: str
     ) -> None:
-        self.log_gate = log_gate  # (b, h, n, c)
-        step = ops.arange(chunk_size, dtype="int32")
-        self.not_later = step[:, None] >= step[None, :]  # [i, j]: j <= i
-        self.dtype = dtype
-        self.of_chunk = None
-        if log_gate is not None:
-            up_to = ops.cast(ops.transpose(self.not_later), dtype)
+        # log_gate: (b, h, n, c). up_to: log g_1 ... g_i.
+        self.up_to, self.between = _decays(log_gate, chunk_size, dtype)
+        self.of_chunks = None
+        if self.up_to is not None:
+            step = ops.arange(chunk_size, dtype="int32")
             after = ops.cast(step[:, None] > step[None, :], dtype)
-            self.up_to = ops.matmul(log_gate, up_to)  # log g_1 ... g_i
             self.after = ops.matmul(log_gate, after)  # log g_{i+1} ... g_c
-            self.of_chunk = self.up_to[..., -1]  # log g_1 ... g_c
-
-    def between(self) -> Tensor:
-        """`[i, j]`: `g_{j+1} ... g_i`, and 0 where step `i` sees no `j`."""
-        if self.log_gate is None:
-            return ops.cast(self.not_later, self.dtype)
-        logarithm = self.up_to[..., :, None] - self.up_to[..., None, :]
-        return ops.exp(ops.where(self.not_later, logarithm, LOG_ZERO))
+            # log g_1 ... g_c, after the initial state, which does not decay
+            self.of_chunks = ops.pad(
+                self.up_to[..., -1], [[0, 0], [0, 0], [1, 0]]
+            )
 
     def from_start(self, x: Tensor) -> Tensor:
         """Multiplies step `i` by `g_1 ... g_i`."""
-        return x if self.log_gate is None else _times_exp(x, self.up_to)
+        return x if self.up_to is None else _times_exp(x, self.up_to)
 
     def until_end(self, x: Tensor) -> Tensor:
         """Multiplies step `i` by `g_{i+1} ... g_c`."""
-        return x if self.log_gate is None else _times_exp(x, self.after)
+        return x if self.up_to is None else _times_exp(x, self.after)
 
     def sum_inside(self, weight: Tensor) -> Tensor:
         """The part of `c_i` that comes from the chunk itself."""
-        if self.log_gate is None:
-            not_later = ops.transpose(self.not_later)
-            return ops.matmul(weight, ops.cast(not_later, self.dtype))
+        if self.up_to is None:
+            return ops.matmul(weight, ops.transpose(self.between))
         # (1 - g_1) g_2 ... g_i + ... + (1 - g_i) = 1 - g_1 ... g_i
         return -ops.expm1(self.up_to)
 
@@ -160,55 +160,67 @@ def _times_exp(x: Tensor, logarithm: Tensor) -> Tensor:
     )
 
 
-def _carry(
-    initial: Tensor, left: Tensor, log_decay: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Returns the sums before each chunk and after the last one.
+# The logarithms of `g_1 ... g_i` and, `[i, j]`, the decays `g_{j+1} ... g_i`.
+Decays = tuple[Tensor | None, Tensor]
+
+
+def _decays(log_decay: Tensor | None, entries: Any, dtype: str) -> Decays:
+    """Returns what one product needs to cumulate decaying sums.
 
     Args:
-        initial: Tensor of shape `(b, h, ...)`.
-        left: Tensor of shape `(b, h, n, ...)`, what each chunk adds.
-        log_decay: Tensor of shape `(b, h, n)`, by what it multiplies.
+        log_decay: Tensor of shape `(..., entries)`, or `None` for zeros.
+        entries: int. The number of decays.
+        dtype: string. The dtype of the matrix.
     """
-    batch, heads, chunks = ops.shape(left)[:3]
-    inner = tuple(left.shape[3:])
-    size = 1
-    for dimension in inner:
-        size *= dimension
-    added = ops.concatenate([initial[:, :, None], left], axis=2)
-    added = ops.reshape(added, (batch, heads, chunks + 1, size))
-    if log_decay is not None:  # nothing comes before the initial state
-        log_decay = ops.pad(log_decay, [[0, 0], [0, 0], [1, 0]])
-    sums = _decayed_cumulative_sum(added, log_decay)
-    sums = ops.reshape(sums, (batch, heads, chunks + 1, *inner))
-    return sums[:, :, :-1], sums[:, :, -1]
+    entry = ops.arange(entries, dtype="int32")
+    not_later = entry[:, None] >= entry[None, :]  # [i, j]: j <= i
+    if log_decay is None:
+        return None, ops.cast(not_later, dtype)
+    up_to = ops.matmul(log_decay, ops.cast(ops.transpose(not_later), dtype))
+    logarithm = up_to[..., :, None] - up_to[..., None, :]
+    return up_to, ops.exp(ops.where(not_later, logarithm, LOG_ZERO))
 
 
-def _decayed_cumulative_sum(x: Tensor, log_decay: Tensor | None) -> Tensor:
-    """`y_i = exp(log_decay_i) y_{i-1} + x_i` along axis 2, by products.
+def _levels(log_decay: Tensor | None, entries: Any, dtype: str) -> list[Decays]:
+    """Returns the decays of entries, of blocks of them, of blocks of blocks.
 
     One product is quadratic in the number of entries. Where that is known
     and large, it is taken inside blocks, and the sums at the ends of blocks
     are cumulated by the same rule. A graph for any length has one product.
 
     Args:
-        x: Tensor of shape `(b, h, n, size)`.
-        log_decay: Tensor of shape `(b, h, n)` or `None` for zeros.
+        log_decay: Tensor of shape `(b, h, entries)`, or `None` for zeros.
+        entries: int. The number of decays.
+        dtype: string. The dtype of the matrices.
     """
-    batch, heads, entries, size = ops.shape(x)
     if not isinstance(entries, int) or entries <= BLOCK_SIZE:
-        return _decayed_sums(x, log_decay)[0]
+        return [_decays(log_decay, entries, dtype)]
     blocks = -(-entries // BLOCK_SIZE)
-    padding = blocks * BLOCK_SIZE - entries
-    x = ops.pad(x, [[0, 0], [0, 0], [0, padding], [0, 0]])
-    x = ops.reshape(x, (batch, heads, blocks, BLOCK_SIZE, size))
     of_block = None
     if log_decay is not None:
-        log_decay = ops.pad(log_decay, [[0, 0], [0, 0], [0, padding]])
-        log_decay = ops.reshape(log_decay, (batch, heads, blocks, BLOCK_SIZE))
+        log_decay = _in_blocks(log_decay, blocks)
         of_block = ops.sum(log_decay, axis=-1)
-    inside, up_to = _decayed_sums(x, log_decay)
-    ends = _decayed_cumulative_sum(inside[..., -1, :], of_block)
+    inside = _decays(log_decay, BLOCK_SIZE, dtype)
+    return [inside, *_levels(of_block, blocks, dtype)]
+
+
+def _in_blocks(x: Tensor, blocks: int) -> Tensor:  # (b, h, n, ...)
+    batch, heads, entries = ops.shape(x)[:3]
+    rest = [[0, 0]] * (len(x.shape) - 3)
+    missing = blocks * BLOCK_SIZE - entries
+    x = ops.pad(x, [[0, 0], [0, 0], [0, missing], *rest])
+    return ops.reshape(x, (batch, heads, blocks, BLOCK_SIZE, *x.shape[3:]))
+
+
+def _cumulate(x: Tensor, levels: list[Decays]) -> Tensor:
+    """Returns `y_i = g_i y_{i-1} + x_i` along axis 2 of `(b, h, n, size)`."""
+    (up_to, between), *above = levels
+    if not above:
+        return ops.matmul(between, x)
+    batch, heads, entries, size = ops.shape(x)
+    blocks = -(-entries // BLOCK_SIZE)
+    inside = ops.matmul(between, _in_blocks(x, blocks))
+    ends = _cumulate(inside[..., -1, :], above)
     before = ops.pad(ends[:, :, :-1], [[0, 0], [0, 0], [1, 0], [0, 0]])
     before = before[..., None, :]
     if up_to is not None:
@@ -217,19 +229,21 @@ def _decayed_cumulative_sum(x: Tensor, log_decay: Tensor | None) -> Tensor:
     return y[:, :, :entries]
 
 
-def _decayed_sums(
-    x: Tensor, log_decay: Tensor | None
-) -> tuple[Tensor, Tensor | None]:
-    """The same along the axis before the last, by one product.
+def _carry(
+    initial: Tensor, left: Tensor, levels: list[Decays]
+) -> tuple[Tensor, Tensor]:
+    """Returns the sums before each chunk and after the last one.
 
-    Returns also the logarithms of the decays from the first entry on.
+    Args:
+        initial: Tensor of shape `(b, h, ...)`.
+        left: Tensor of shape `(b, h, n, ...)`, what each chunk adds.
+        levels: the decays of the initial sum, 1, and of the chunks.
     """
-    entries = ops.shape(x)[-2]
-    entry = ops.arange(entries, dtype="int32")
-    not_later = entry[:, None] >= entry[None, :]  # [i, j]: j <= i
-    if log_decay is None:
-        return ops.matmul(ops.cast(not_later, x.dtype), x), None
-    up_to = ops.matmul(log_decay, ops.cast(ops.transpose(not_later), x.dtype))
-    logarithm = up_to[..., :, None] - up_to[..., None, :]
-    decay = ops.exp(ops.where(not_later, logarithm, LOG_ZERO))
-    return ops.matmul(decay, x), up_to
+    batch, heads, chunks = ops.shape(left)[:3]
+    inner = tuple(left.shape[3:])
+    sums = ops.concatenate([initial[:, :, None], left], axis=2)
+    sums = ops.reshape(sums, (batch, heads, chunks + 1, math.prod(inner)))
+    sums = ops.reshape(
+        _cumulate(sums, levels), (batch, heads, chunks + 1, *inner)
+    )
+    return sums[:, :, :-1], sums[:, :, -1]

@@ -92,7 +92,8 @@ def unit_vector(x: Tensor) -> Tensor:
     sum of squares is then at least 1, save for the zero vector, whose gradient
     the `maximum` makes finite.
     """
-    largest = ops.stop_gradient(ops.max(ops.abs(x), axis=-1, keepdims=True))
+    largest = ops.max(ops.abs(x), axis=-1, keepdims=True, initial=0)
+    largest = ops.stop_gradient(largest)
     x = x / ops.where(largest > 0, largest, 1)
     squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
     return x * ops.rsqrt(ops.maximum(squares, 0.5))

@@ -4,8 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_rfa.ops.causal_sums import Sums, causal_sums
-from keras_rfa.ops.shapes import check_shape
+from keras_rfa.ops.causal_sums import Sums, causal_sums, log_gates
+from keras_rfa.ops.shapes import check_attention_shapes, check_shape
 from keras_rfa.ops.state import SUM_DTYPE, State, check_state
 
 Tensor = Any
@@ -85,7 +85,7 @@ def linear_attention(
     - [Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)
     """
     chunk_size = CHUNK_SIZE if chunk_size is None else chunk_size
-    _check_arguments(
+    check_attention_shapes(
         query_features, key_features, value, gate_logits, key_mask, causal
     )
     _check_options(
@@ -164,7 +164,7 @@ def encode_state(
     Returns:
         dict, as `linear_attention` returns it.
     """
-    _check_arguments(None, key_features, value, None, key_mask, False)
+    check_attention_shapes(None, key_features, value, None, key_mask, False)
     k, v = ops.cast(key_features, SUM_DTYPE), ops.cast(value, SUM_DTYPE)
     if initial_state is not None:
         batch, _, heads, width = k.shape
@@ -184,7 +184,7 @@ def _masked(
     log_gate = None
     if gate_logits is not None:
         gate_logits = ops.cast(gate_logits, k.dtype)
-        log_gate = ops.log_sigmoid(gate_logits)
+        log_gate = log_gates(gate_logits)
         weight = ops.exp(ops.log_sigmoid(-gate_logits))  # 1 - g_t
     if key_mask is not None:
         counts = ops.cast(key_mask, "bool")[:, :, None]
@@ -235,39 +235,6 @@ def _two_sided(
             for both, once in zip(sums, own, strict=True)
         )
     )
-
-
-def _check_arguments(
-    q: Tensor | None,
-    k: Tensor,
-    v: Tensor,
-    gate_logits: Tensor | None,
-    key_mask: Tensor | None,
-    causal: bool,
-) -> None:
-    check_shape("key_features", k, batch=None, steps=None, heads=None, m=None)
-    batch, steps, heads, width = k.shape
-    check_shape("value", v, batch=batch, steps=steps, heads=heads, e=None)
-    if key_mask is not None:
-        check_shape("key_mask", key_mask, batch=batch, steps=steps)
-    if gate_logits is not None:
-        check_shape(
-            "gate_logits", gate_logits, batch=batch, steps=steps, heads=heads
-        )
-    if q is None:
-        return
-    check_shape(
-        "query_features", q, batch=batch, steps=None, heads=heads, m=width
-    )
-    one_length = causal or gate_logits is not None
-    lengths = q.shape[1], k.shape[1]
-    if one_length and None not in lengths and lengths[0] != lengths[1]:
-        raise ValueError(
-            "Causal and gated attention need as many queries as keys: each "
-            "step has one of both. "
-            f"Received: {lengths[0]} steps of `query_features` and "
-            f"{lengths[1]} of `key_features`"
-        )
 
 
 def _check_options(

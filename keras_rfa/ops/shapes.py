@@ -1,4 +1,4 @@
-"""One way to say that a shape does not fit."""
+"""One way to say that shapes do not fit."""
 
 from typing import Any
 
@@ -30,3 +30,59 @@ def check_shape(name: str, received: Any, **expected: Any) -> None:
         f"`{name}` must have shape ({', '.join(dimensions)}). "
         f"Received: {name}.shape={received}"
     )
+
+
+def check_lengths(what: str, **tensors: Any) -> None:
+    """Raises a `ValueError` if lengths, along axis 1, are known and differ.
+
+    Args:
+        what: string. What needs them to be equal.
+        **tensors: two tensors, each under the name of the argument.
+    """
+    shapes = {name: tuple(x.shape) for name, x in tensors.items()}
+    known = {shape[1] for shape in shapes.values()} - {None}
+    if len(known) > 1:
+        received = [f"{name}.shape={shape}" for name, shape in shapes.items()]
+        raise ValueError(
+            f"{what} needs as many queries as keys: each step has one of "
+            f"both. Received: {', '.join(received)}"
+        )
+
+
+def check_attention_shapes(
+    query_features: Any,
+    key_features: Any,
+    value: Any,
+    gate_logits: Any,
+    key_mask: Any,
+    causal: bool,
+) -> None:
+    """Raises a `ValueError` unless the inputs of attention fit each other.
+
+    Args:
+        query_features: tensor or `None`, where there is no query.
+        key_features: tensor.
+        value: tensor or `None`, where only weights are asked for.
+        gate_logits: tensor or `None`.
+        key_mask: tensor or `None`.
+        causal: bool.
+    """
+    unknown = {"batch": None, "steps": None, "heads": None, "m": None}
+    check_shape("key_features", key_features, **unknown)
+    batch, steps, heads, m = key_features.shape
+    rows = {"batch": batch, "steps": steps}
+    if query_features is not None:
+        expected = {"batch": batch, "steps": None, "heads": heads, "m": m}
+        check_shape("query_features", query_features, **expected)
+        if causal or gate_logits is not None:
+            check_lengths(
+                "Causal or gated attention",
+                query_features=query_features,
+                key_features=key_features,
+            )
+    if value is not None:
+        check_shape("value", value, **rows, heads=heads, e=None)
+    if key_mask is not None:
+        check_shape("key_mask", key_mask, **rows)
+    if gate_logits is not None:
+        check_shape("gate_logits", gate_logits, **rows, heads=heads)

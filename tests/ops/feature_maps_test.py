@@ -198,6 +198,14 @@ def test_features_and_gradients_are_finite(kind, value):
         assert np.all(np.isfinite(array))
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "arccos", "positive", "elu"])
+def test_no_step_has_no_features(kind):
+    projection = matrices(8)
+    x = np.zeros((2, 0, len(projection), WIDTH), "float32")
+    features = feature_map(x, projection, kind)
+    assert features.shape[:3] == x.shape[:3]
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_features_are_float32(dtype):
     x = ops.ones((1, 1, 1, WIDTH), dtype=dtype)

@@ -157,6 +157,25 @@ def test_gradients_are_those_of_the_quadratic_form(causal, gate, argument):
     assert_close("gradient", actual, expected)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("shut", [-5, -80, -1e5])
+def test_shut_gates_cost_open_ones_no_digits(shut, causal):
+    random = np.random.default_rng(0)
+    steps = 200
+    x = np.abs(random.normal(size=(1, steps, 2, 4))).astype("float32")
+    gate_logits = random.normal(size=x.shape[:3]).astype("float32") / 10
+    gate_logits += np.where(np.arange(steps) % 128 < 100, shut, 6)[:, None]
+
+    def call(x, gate_logits):
+        return linear_attention(x, x, x, causal=causal, gate_logits=gate_logits)
+
+    actual = compiled(call)(x, gate_logits)
+    expected, _ = linear_attention_reference(
+        x, x, x, causal=causal, gate_logits=gate_logits
+    )
+    assert_close("output", actual, expected)
+
+
 def features(steps=5, width=4, dtype="float32"):
     random = np.random.default_rng(steps)
     return np.abs(random.normal(size=(2, steps, 3, width))).astype(dtype)
@@ -199,6 +218,15 @@ def test_no_key_gives_zero():
         assert not np.any(output)
 
 
+@pytest.mark.parametrize("gate", [False, True])
+@pytest.mark.parametrize("causal", [True, False])
+def test_no_step_gives_no_output(causal, gate):
+    x = as_tensors(features(0))
+    gate_logits = x[..., 0] if gate else None
+    output = linear_attention(x, x, x, causal=causal, gate_logits=gate_logits)
+    assert output.shape == x.shape
+
+
 STATE = {"s": (2, 3, 4, 4), "z": (2, 3, 4), "weight": (2, 3)}
 
 
@@ -219,11 +247,11 @@ def state(dtype="float32", **shapes):
         ({"gate_logits": np.ones((2, 5, 2))}, r"gate_logits.shape=\(2, 5, 2"),
         (
             {"query_features": features(6), "causal": True},
-            "Received: 6 steps of `query_features`",
+            r"Received: query_features.shape=\(2, 6",
         ),
         (
             {"query_features": features(6), "gate_logits": features()[..., 0]},
-            "Received: 6 steps of `query_features`",
+            r"Received: query_features.shape=\(2, 6",
         ),
         ({"epsilon": -1.0}, "Received: epsilon=-1.0"),
         ({"chunk_size": 0}, "Received: chunk_size=0"),

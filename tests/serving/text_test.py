@@ -2,6 +2,7 @@
 
 import collections
 import copy
+import importlib.util
 import os
 import pickle
 import random
@@ -565,6 +566,14 @@ def test_batched_datasets_are_refused():
         bucket_batches(dataset.map(lambda x, y: {"ids": x}), [2], 2)
 
 
+# On the TensorFlow backend Keras itself loads it; `nox -s serving` has JAX.
+needs_jax = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None,
+    reason="needs a backend that works without TensorFlow: JAX",
+)
+
+
+@needs_jax
 def test_import_loads_no_tensorflow():
     code = """
 import sys, keras_rfa.text
@@ -577,6 +586,7 @@ print(keras_rfa.text.ByteTokenizer().detokenize([98]))
     assert run_python(code, KERAS_BACKEND="jax") == "['a']\n"
 
 
+@needs_jax
 @pytest.mark.parametrize("name", ["tensorflow", "tensorflow_text"])
 def test_missing_packages_are_named(name):
     code = f"""
