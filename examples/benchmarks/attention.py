@@ -33,6 +33,11 @@ BASELINES = {
     "rfa gated": "softmax causal",
 }
 VARIANTS = ("softmax", "softmax causal", *BASELINES)
+WORKS = (
+    "attention, forward",
+    "attention, gradient",
+    "classifier, training step",
+)
 
 
 def main() -> None:
@@ -40,13 +45,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument(
         "--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096, 16384]
-    )
-    parser.add_argument(
-        "--step-lengths",
-        type=int,
-        nargs="*",
-        default=[512, 1024, 2048, 4096],
-        help="lengths for the training step of a classifier of four layers",
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument(
@@ -66,13 +64,9 @@ def main() -> None:
         flush=True,
     )
     results = {}
-    for work, lengths in (
-        ("attention, forward", arguments.lengths),
-        ("attention, gradient", arguments.lengths),
-        ("classifier, training step", arguments.step_lengths),
-    ):
+    for work in WORKS:
         print_head(work)
-        for length in lengths:
+        for length in arguments.lengths:
             measured = measure(
                 work, length, arguments.runs, arguments.memory_gb * 1e9
             )
@@ -85,8 +79,10 @@ def main() -> None:
 def measure(work: str, length: int, runs: int, memory: float) -> dict[str, Any]:
     """Returns median seconds and bytes of temporaries of each variant."""
     rows = max(1, TOKENS // length)
-    # A gradient holds about three maps of scores at once, a forward two.
+    # A gradient holds about three maps of scores at once, a forward two, and a
+    # training step two of each layer more.
     maps = 2 if "forward" in work else 3
+    maps += 2 * LAYERS if "step" in work else 0
     scores = maps * rows * HEADS * length**2 * 4
     programs = {
         variant: make_program(work, variant, rows, length)

@@ -4,7 +4,7 @@ import keras
 
 from keras_rfa.layers.random_feature_attention import RandomFeatureAttention
 from keras_rfa.layers.spread_memory import SpreadMemory
-from keras_rfa.ops.shapes import check_lengths
+from keras_rfa.ops.checks import check_lengths
 
 Tensor = Any
 

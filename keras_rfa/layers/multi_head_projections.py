@@ -2,6 +2,8 @@ from typing import Any
 
 import keras
 
+from keras_rfa.ops.checks import check_positive
+
 Tensor = Any
 Shape = tuple[int | None, ...]
 
@@ -56,7 +58,7 @@ class MultiHeadProjections(keras.layers.Layer):
         self.value_dim = check_positive("value_dim", value_dim)
         self.use_bias = use_bias
         if output_shape is not None:
-            check_positive("output_shape", output_shape)
+            output_shape = check_positive("output_shape", output_shape)
         self.output_width = output_shape
         get = keras.initializers.get
         self.kernel_initializer = get(kernel_initializer)
@@ -132,16 +134,6 @@ class MultiHeadProjections(keras.layers.Layer):
             "kernel_constraint": constraints(self.kernel_constraint),
             "bias_constraint": constraints(self.bias_constraint),
         }
-
-
-def check_positive(argument: str, value: Any) -> int:
-    """Returns a positive integer or raises a `ValueError`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(
-            f"`{argument}` must be a positive integer. "
-            f"Received: {argument}={value!r}"
-        )
-    return value
 
 
 def clone_initializer(initializer: Any) -> Any:

@@ -4,7 +4,6 @@ import keras
 from keras import ops
 
 from keras_rfa.layers.key_padding import key_padding
-from keras_rfa.layers.multi_head_projections import check_positive
 from keras_rfa.layers.random_features import RandomFeatures
 from keras_rfa.layers.random_projection_pool import (
     RandomProjectionPool,
@@ -13,7 +12,7 @@ from keras_rfa.layers.random_projection_pool import (
 from keras_rfa.layers.rematerialization import rematerialized
 from keras_rfa.layers.stateful_attention import StatefulAttention
 from keras_rfa.ops import attention_weights, linear_attention, read_state
-from keras_rfa.ops.shapes import check_shape
+from keras_rfa.ops.checks import check_positive, check_shape
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -140,10 +139,11 @@ class RandomFeatureAttention(StatefulAttention):
         super().__init__(
             num_heads, key_dim, value_dim, stateful=stateful, **kwargs
         )
+        num_features = check_positive("num_features", num_features)
         self.features = RandomFeatures(
             num_heads,
             key_dim,
-            check_positive("num_features", num_features),
+            num_features,
             feature_map,
             projection_pool,
             normalize_inputs,
@@ -163,12 +163,10 @@ class RandomFeatureAttention(StatefulAttention):
             )
         self.epsilon = epsilon
         if chunk_size is not None:
-            check_positive("chunk_size", chunk_size)
+            chunk_size = check_positive("chunk_size", chunk_size)
         self.chunk_size = chunk_size
         self.dropout = dropout
-        if seed is not None:
-            check_seed(seed)
-        self.seed = seed
+        self.seed = None if seed is None else check_seed(seed)
         self.dropout_layer = keras.layers.Dropout(
             dropout, seed=seed, dtype=self.dtype_policy
         )

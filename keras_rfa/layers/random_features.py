@@ -5,8 +5,8 @@ from keras import ops
 
 from keras_rfa.layers.random_projection_pool import RandomProjectionPool
 from keras_rfa.ops import feature_map as named_feature_map
+from keras_rfa.ops.checks import check_shape
 from keras_rfa.ops.feature_maps import FEATURE_MAPS
-from keras_rfa.ops.shapes import check_shape
 from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any

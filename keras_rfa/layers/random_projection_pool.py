@@ -1,3 +1,4 @@
+import operator
 import random
 import zlib
 from typing import Any
@@ -6,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_rfa.layers.multi_head_projections import check_positive
+from keras_rfa.ops.checks import check_positive
 
 Tensor = Any
 
@@ -74,24 +75,15 @@ class RandomProjectionPool(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        sizes = {
-            "num_heads": num_heads,
-            "num_features": num_features,
-            "key_dim": key_dim,
-            "pool_size": pool_size,
-        }
-        for argument, size in sizes.items():
-            check_positive(argument, size)
+        self.num_heads = check_positive("num_heads", num_heads)
+        self.num_features = check_positive("num_features", num_features)
+        self.key_dim = check_positive("key_dim", key_dim)
+        self.pool_size = check_positive("pool_size", pool_size)
+        self.orthogonal = orthogonal
         if seed is None:
             seed = random.randint(0, MAX_SEED)
-        check_seed(seed)
-        self.num_heads = num_heads
-        self.num_features = num_features
-        self.key_dim = key_dim
-        self.pool_size = pool_size
-        self.orthogonal = orthogonal
-        self.seed = seed
-        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.seed = check_seed(seed)
+        self.seed_generator = keras.random.SeedGenerator(self.seed)
         self.pool = None
         self.can_train = True
 
@@ -239,13 +231,15 @@ class RandomProjectionPool(keras.layers.Layer):
         return zlib.crc32(np.ascontiguousarray(pool).tobytes())
 
 
-def check_seed(seed: Any) -> None:
-    """Raises a `ValueError` unless every backend can hold the seed."""
-    if not isinstance(seed, int) or not 0 <= seed <= MAX_SEED:
+def check_seed(seed: Any) -> int:
+    """Returns a seed that every backend can hold, or raises a `ValueError`."""
+    is_integer = hasattr(seed, "__index__") and not isinstance(seed, bool)
+    if not is_integer or not 0 <= operator.index(seed) <= MAX_SEED:
         raise ValueError(
             f"`seed` must be an integer from 0 to {MAX_SEED}. "
             f"Received: seed={seed!r}"
         )
+    return operator.index(seed)
 
 
 def _constant(array: np.ndarray) -> Any:

@@ -8,7 +8,7 @@ from keras_rfa.layers.key_padding import check_key_padding
 from keras_rfa.layers.multi_head_projections import MultiHeadProjections
 from keras_rfa.layers.random_features import RandomFeatures
 from keras_rfa.ops import check_state, zero_state
-from keras_rfa.ops.shapes import check_lengths
+from keras_rfa.ops.checks import check_lengths
 
 Tensor = Any
 State = dict[str, Tensor]

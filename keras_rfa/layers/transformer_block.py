@@ -3,10 +3,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_rfa.layers.multi_head_projections import (
-    check_positive,
-    clone_initializer,
-)
+from keras_rfa.layers.multi_head_projections import clone_initializer
+from keras_rfa.ops.checks import check_positive
 
 Tensor = Any
 

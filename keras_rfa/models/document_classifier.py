@@ -3,9 +3,9 @@ from typing import Any
 import keras
 
 from keras_rfa.layers import MaskedAveragePooling
-from keras_rfa.layers.multi_head_projections import check_positive
 from keras_rfa.models.attention import AttentionBuilder
 from keras_rfa.models.document_encoder import document_encoder
+from keras_rfa.ops.checks import check_positive
 
 
 def document_classifier(

@@ -3,8 +3,8 @@ from typing import Any
 import keras
 
 from keras_rfa.layers import SinusoidalPositions, TransformerEncoder
-from keras_rfa.layers.multi_head_projections import check_positive
 from keras_rfa.models.attention import AttentionBuilder, make_attention
+from keras_rfa.ops.checks import check_positive
 
 
 def document_encoder(

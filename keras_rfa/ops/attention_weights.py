@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_rfa.ops.causal_sums import log_gates
-from keras_rfa.ops.shapes import check_attention_shapes
+from keras_rfa.ops.checks import check_attention_shapes
 from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_rfa.ops.shapes import check_shape
+from keras_rfa.ops.checks import check_shape
 from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any

@@ -5,7 +5,11 @@ from typing import Any
 from keras import ops
 
 from keras_rfa.ops.causal_sums import Sums, causal_sums, log_gates
-from keras_rfa.ops.shapes import check_attention_shapes, check_shape
+from keras_rfa.ops.checks import (
+    check_attention_shapes,
+    check_positive,
+    check_shape,
+)
 from keras_rfa.ops.state import SUM_DTYPE, State, check_state
 
 Tensor = Any
@@ -249,11 +253,7 @@ def _check_options(
         raise ValueError(
             f"`epsilon` must not be negative. Received: epsilon={epsilon}"
         )
-    if chunk_size < 1:
-        raise ValueError(
-            "`chunk_size` must be a positive integer. "
-            f"Received: chunk_size={chunk_size}"
-        )
+    check_positive("chunk_size", chunk_size)
     two_sided = gate_logits is not None and not causal
     if two_sided and (initial_state is not None or return_state):
         raise ValueError(

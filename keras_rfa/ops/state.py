@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_rfa.ops.shapes import check_shape
+from keras_rfa.ops.checks import check_shape
 
 Tensor = Any
 State = dict[str, Tensor]

@@ -1,3 +1,5 @@
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -332,75 +334,11 @@ def test_sigma_is_what_the_paper_calls_a_small_number_of_parameters():
         assert abs(more / of_block - expected) < 0.01 * expected
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_heads": 0}, "Received: num_heads=0"),
-        ({"key_dim": 2.5}, "Received: key_dim=2.5"),
-        ({"value_dim": -1}, "Received: value_dim=-1"),
-        ({"output_shape": 0}, "Received: output_shape=0"),
-        ({"num_features": 0}, "Received: num_features=0"),
-        ({"num_features": True}, "Received: num_features=True"),
-        ({"chunk_size": 0}, "Received: chunk_size=0"),
-        ({"epsilon": -0.5}, "Received: epsilon=-0.5"),
-        ({"feature_map": "cosine"}, "Received: feature_map='cosine'"),
-        ({"feature_map": 3}, "Received: feature_map=3"),
-        ({"projection_pool": "large"}, "Received: projection_pool='large'"),
-        (
-            {"projection_pool": RandomProjectionPool(3, 16, 4)},
-            r"\(2, 4\). Received: \(3, 4\)",
-        ),
-    ],
-)
-def test_errors_of_arguments(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        RandomFeatureAttention(**{"num_heads": 2, "key_dim": 4, **arguments})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"attention_mask": np.ones((3, 6, 6), bool)},
-            r"use_causal_mask=True.*attention_mask.shape=\(3, 6, 6\)",
-        ),
-        (
-            {"attention_mask": np.ones((3, 2, 1, 6), bool)},
-            r"attention_mask.shape=\(3, 2, 1, 6\)",
-        ),
-        (
-            {"attention_mask": np.ones((3, 6), bool)},
-            r"attention_mask.shape=\(3, 6\)",
-        ),
-        (
-            {"value": X[:, :4], "use_causal_mask": True},
-            "Received: query.shape=.3, 6, 8., value.shape=.3, 4, 8.",
-        ),
-        ({"value": None}, "`value=None` reads a state"),
-        ({"initial_state": {"s": X}}, r"Received: \['s'\]"),
-    ],
-)
-def test_errors_of_calls(arguments, message):
-    layer = attention()
-    layer.build(X.shape)
-    with pytest.raises(ValueError, match=message):
-        layer(X, **{"value": X, **arguments})
-
-
-def test_errors_of_states():
-    layer = attention()
-    layer.build(X.shape)
-    state = layer.get_initial_state(3)
-    with pytest.raises(ValueError, match="no longer has the keys"):
-        layer(X, X, initial_state=state, return_attention_scores=True)
-    with pytest.raises(ValueError, match="has no attention map"):
-        layer(X, initial_state=state, return_attention_scores=True)
-    with pytest.raises(ValueError, match=r"initial_state\['s'\].*\(4, 2, 32"):
-        layer(X, X, initial_state=layer.get_initial_state(4))
-    half = {**state, "z": ops.cast(state["z"], "float16")}
-    with pytest.raises(ValueError, match="Received: dtype=float16"):
-        layer(X, X, initial_state=half)
-    with pytest.raises(ValueError, match="Build it with stateful=True"):
-        layer.reset_state()
-    with pytest.raises(ValueError, match="Received: batch size None"):
-        attention(stateful=True)(keras.Input((6, WIDTH)))
+@pytest.mark.parametrize("layer", LAYERS)
+def test_sizes_of_numpy_are_those_of_python(layer):
+    sizes = {"num_heads": 2, "key_dim": 4, "value_dim": 5, "output_shape": 7}
+    sizes |= {"num_features": 16, "chunk_size": 3, "seed": 1}
+    of_numpy = {name: np.int64(size) for name, size in sizes.items()}
+    config = layer(**of_numpy).get_config()
+    assert sizes.items() <= config.items()
+    json.dumps(config)

@@ -4,10 +4,8 @@ import collections
 import csv
 import importlib
 import json
-import os
 import pathlib
 import random
-import subprocess
 import sys
 
 import keras
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (its operations are in the SavedModel)
+from programs import run_python
 
 from keras_rfa.text import WordpieceTokenizer
 
@@ -77,16 +76,7 @@ def run(tmp_path_factory):
         "--vocabulary-size": 80,
     }
     arguments = [str(x) for option in options.items() for x in option]
-    finished = subprocess.run(
-        [sys.executable, str(PROGRAM), *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return folder, finished.stdout
+    return folder, run_python(PROGRAM, *arguments, directory=folder).stdout
 
 
 def test_it_writes_one_folder_and_nothing_beside_it(run):

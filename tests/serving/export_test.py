@@ -1,15 +1,12 @@
 """Promise 7: SavedModels that answer where keras_rfa is not installed."""
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from programs import run_python
 
 import keras_rfa
 from keras_rfa.export import export_classifier
@@ -72,21 +69,18 @@ def probabilities(model, ids):
 
 
 def ask(path, requests, *, text=False):
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
     kind = "text" if text else "core"
-    finished = subprocess.run(
-        [sys.executable, "-c", CLIENT, str(path), json.dumps(requests), kind],
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=path.parent,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
+    printed = run_python(
+        "-c",
+        CLIENT,
+        path,
+        json.dumps(requests),
+        kind,
+        directory=path.parent,
+        CUDA_VISIBLE_DEVICES="-1",
+    ).stdout
     (line,) = [
-        line
-        for line in finished.stdout.splitlines()
-        if line.startswith("ANSWERS ")
+        line for line in printed.splitlines() if line.startswith("ANSWERS ")
     ]
     return json.loads(line.removeprefix("ANSWERS "))
 
@@ -243,22 +237,16 @@ def run_cli(path, *, import_text):
     if import_text:
         start = f"import tensorflow_text; {start}"
     expression = f'text=["{TEXTS[0]}"]'
-    return subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"import sys; sys.modules['keras_rfa'] = None; {start}",
-            "run",
-            f"--dir={path}",
-            "--tag_set=serve",
-            "--signature_def=serving_default",
-            f"--input_exprs={expression}",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=path.parent,
-        check=False,
-    )
+    return run_python(
+        "-c",
+        f"import sys; sys.modules['keras_rfa'] = None; {start}",
+        "run",
+        f"--dir={path}",
+        "--tag_set=serve",
+        "--signature_def=serving_default",
+        f"--input_exprs={expression}",
+        directory=path.parent,
+    ).stdout
 
 
 @pytest.mark.parametrize("kind", ["bytes", "wordpiece"])
@@ -269,11 +257,10 @@ def test_saved_model_cli(kind, tmp_path):
     model = make_classifier(tokenizer.vocabulary_size)
     path = tmp_path / "exported"
     export_classifier(model, tokenizer, CLASSES, path)
-    finished = run_cli(path, import_text=kind == "wordpiece")
-    assert finished.returncode == 0, finished.stderr[-2000:]
+    printed = run_cli(path, import_text=kind == "wordpiece")
     label = CLASSES[probabilities(model, tokenizer(TEXTS[:1])).argmax()]
-    assert "Result for output key probabilities" in finished.stdout
-    assert f"[b'{label}']" in finished.stdout
+    assert "Result for output key probabilities" in printed
+    assert f"[b'{label}']" in printed
 
 
 def test_nothing_is_half_written(tmp_path):
@@ -369,20 +356,9 @@ def test_the_same_answers_from_every_backend(tmp_path):
         )
         np.save(tmp_path / "ids.npy", ids)
         files = ("model.keras", "ids.npy", "logits.npy")
-        root = pathlib.Path(keras_rfa.__file__).parents[1]
-        finished = subprocess.run(
-            [sys.executable, "-c", program, *files],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={
-                **os.environ,
-                "KERAS_BACKEND": backend,
-                "PYTHONPATH": str(root),
-            },
-            check=False,
+        run_python(
+            "-c", program, *files, directory=tmp_path, KERAS_BACKEND=backend
         )
-        assert finished.returncode == 0, finished.stderr[-2000:]
         logits = np.load(tmp_path / "logits.npy")
         found = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
         np.testing.assert_allclose(found, wanted, atol=1e-5)

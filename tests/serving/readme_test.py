@@ -3,10 +3,9 @@
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 import keras
+from programs import run_python
 
 import keras_rfa
 
@@ -34,18 +33,6 @@ def test_python_blocks_run_from_top_to_bottom(tmp_path, monkeypatch, capsys):
     assert answer.startswith(("[b'negative'] [[", "[b'positive'] [["))
 
 
-def run(words, directory):
-    finished = subprocess.run(
-        [sys.executable, *words],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
-
-
 def test_the_client_asks_an_export(tmp_path):
     (command,) = (c for c in blocks("bash") if "saved_model_cli" in c)
     words = shlex.split(command.replace("\\\n", " "))
@@ -61,7 +48,9 @@ def test_the_client_asks_an_export(tmp_path):
     keras_rfa.export.export_classifier(
         model, keras_rfa.text.ByteTokenizer(), ["no", "yes"], tmp_path / path
     )
-    assert "output key label" in run(words[1:], tmp_path)
+    assert (
+        "output key label" in run_python(*words[1:], directory=tmp_path).stdout
+    )
 
 
 def test_the_programs_exist_and_have_the_options():
@@ -69,7 +58,7 @@ def test_the_programs_exist_and_have_the_options():
     found = re.findall(r"^.*python (examples/\S+\.py)(.*)$", README, re.M)
     assert len(found) >= 1
     for program, options in found:
-        text = run([ROOT / program, "--help"], ROOT)
+        text = run_python(ROOT / program, "--help").stdout
         for option in re.findall(r"--[\w-]+", options):
             assert option in text
     assert (ROOT / "noxfile.py").exists()

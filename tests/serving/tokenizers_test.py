@@ -1,14 +1,9 @@
-"""Tokenizers, the vocabulary learner and length buckets."""
+"""Tokenizers against the same rules in plain Python."""
 
-import collections
 import copy
 import importlib.util
-import os
 import pickle
-import random
 import string
-import subprocess
-import sys
 import unicodedata
 
 import keras
@@ -16,25 +11,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (its operations are in the graphs)
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from programs import run_python
 
 from keras_rfa.text import (
     ByteTokenizer,
     WordpieceTokenizer,
-    bucket_batches,
-    learn_vocabulary,
 )
 
 VOCABULARY = [
     *("[PAD]", "[UNK]", "a", "b", "c", "ab", "abc", "film", "un", "!", "漢"),
     *("##a", "##b", "##ab", "##s", "##bc", "##ing", "é", "##é", "'"),
-]
-CORPUS = [
-    "The film was good, and the filming better!",
-    "It isn't the film's fault: 10 out of 10 films are worse.",
-    "GOOD films, bad films; é à ü.",
-    "unfilmable? un-filmed? the the the",
 ]
 
 
@@ -83,16 +71,6 @@ def wordpiece_in_python(text, vocabulary):
 def pad(rows):
     width = max([1, *map(len, rows)])
     return [[*row, *[0] * (width - len(row))] for row in rows]
-
-
-def run_python(code, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
 
 
 @given(st.lists(st.binary(max_size=20) | st.text(max_size=20), max_size=5))
@@ -226,10 +204,7 @@ for tokenizer in ByteTokenizer(), WordpieceTokenizer(["[PAD]", "[UNK]", "a"]):
         return tokenizer(texts)
     tokenize(tf.constant(["a"]))
 """)
-    result = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, check=True
-    )
-    assert "AutoGraph" not in result.stderr
+    assert "AutoGraph" not in run_python(script).stderr
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -252,7 +227,7 @@ assert {bool(index)} or "tensorflow_text" not in sys.modules
         tokenizer(texts).numpy().tolist()
         for texts in (["abc film \0", "", "é!"], [""], [])
     ]
-    printed = run_python(code, tmp_path).splitlines()
+    printed = run_python("-c", code, tmp_path).stdout.splitlines()
     assert printed == list(map(str, expected))
 
 
@@ -322,250 +297,6 @@ def test_bad_arguments(tokenizer):
             type(tokenizer).from_config(config)
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-def test_learned_vocabulary_knows_its_texts(lowercase):
-    vocabulary = learn_vocabulary(CORPUS, 200, lowercase)
-    assert vocabulary[:2] == ["[PAD]", "[UNK]"]
-    assert len(set(vocabulary)) == len(vocabulary) <= 200
-    tokenizer = WordpieceTokenizer(vocabulary, lowercase)
-    ids = tokenizer(CORPUS).numpy()
-    assert not np.any(ids == 1)
-    assert ("The" in vocabulary) is not lowercase
-    counts = collections.Counter("".join(CORPUS).lower().split())
-    assert counts["the"] > 2
-    assert tokenizer("the").shape == (1,)
-    # Letters were seen, the words were not.
-    assert not np.any(tokenizer("mood dab hogs").numpy() == 1)
-
-
-def test_learning_is_deterministic():
-    vocabulary = learn_vocabulary(CORPUS, 150)
-    assert learn_vocabulary((t for t in reversed(CORPUS)), 150) == vocabulary
-    code = f"""
-from keras_rfa.text import learn_vocabulary
-print(learn_vocabulary({CORPUS!r}, 150))
-"""
-    printed = run_python(code, PYTHONHASHSEED="7", PYTHONIOENCODING="utf-8")
-    assert printed.splitlines()[-1] == str(vocabulary)
-
-
-def test_vocabulary_size_is_a_limit():
-    draw = random.Random(1)
-    words = ["".join(draw.choices("abcdefgh", k=5)) for _ in range(3000)]
-    texts = [" ".join(draw.choices(words, k=40)) for _ in range(300)]
-    for size in (40, 150, 800):
-        vocabulary = learn_vocabulary(texts, size)
-        assert 0.5 * size < len(vocabulary) <= size
-        tokenizer = WordpieceTokenizer(vocabulary)
-        assert not np.any(tokenizer(texts).numpy() == 1)
-
-
-def test_reserved_tokens_come_first():
-    reserved = ("[PAD]", "<unk>", "[SEP]")
-    vocabulary = learn_vocabulary(CORPUS, 150, reserved_tokens=reserved)
-    assert tuple(vocabulary[:3]) == reserved
-    tokenizer = WordpieceTokenizer(vocabulary, unknown_token="<unk>")
-    assert tokenizer("漢 the").numpy()[0] == 1
-
-
-def test_learning_from_strange_texts(capsys):
-    texts = ["a\0b good", b"good \xff", "", "x" * 500, "good", tf.constant("z")]
-    vocabulary = learn_vocabulary(texts, 100, verbose=True)
-    assert capsys.readouterr().out.startswith(f"{len(vocabulary)} pieces of ")
-    assert "good" in vocabulary
-    assert "z" in vocabulary
-    ids = WordpieceTokenizer(vocabulary)(["a\0b", "good"]).numpy().tolist()
-    assert ids == [[1], [vocabulary.index("good")]]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([], 100), "must hold words"),
-        ((["", " "], 100), "must hold words"),
-        (([1], 100), "`texts` must be a string"),
-        (("a b", 100), "`texts` must be several strings"),
-        ((CORPUS, 5), "`vocabulary_size` must be an int >= 6"),
-        ((CORPUS, "9"), "`vocabulary_size` must be an int"),
-        ((CORPUS, 99, True, ["[UNK]"]), "`reserved_tokens` must be different"),
-    ],
-)
-def test_bad_learning(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        learn_vocabulary(*arguments)
-
-
-def make_documents(lengths):
-    """Documents whose tokens are all different, and their numbers."""
-    start = np.cumsum([1, *lengths])
-    rows = [np.arange(a, a + n) for a, n in zip(start, lengths, strict=False)]
-
-    def generate():
-        yield from ((row, i) for i, row in enumerate(rows))
-
-    spec = (tf.TensorSpec([None], tf.int32), tf.TensorSpec([], tf.int32))
-    return rows, tf.data.Dataset.from_generator(generate, output_signature=spec)
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    st.lists(st.integers(0, 14), max_size=30),
-    st.sampled_from([[12], [3, 12], [1, 4, 5, 12]]),
-    st.sampled_from([1, 7, 24]),
-    st.sampled_from([None, 5]),
-    st.booleans(),
-)
-def test_buckets_lose_nothing(lengths, boundaries, tokens, shuffle, drop):
-    rows, dataset = make_documents(lengths)
-    batches = list(
-        bucket_batches(
-            dataset, boundaries, tokens, shuffle, 1, drop
-        ).as_numpy_iterator()
-    )
-    shapes = {(max(1, tokens // n), n) for n in boundaries}
-    seen = collections.defaultdict(list)
-    for ids, label, weight in batches:
-        assert ids.shape in shapes
-        assert label.shape == weight.shape == ids.shape[:1]
-        assert set(weight.tolist()) <= {0.0, 1.0}
-        assert weight.any()
-        for row, i, w in zip(ids, label, weight, strict=True):
-            if w == 0:
-                assert not row.any()
-                assert i == 0
-                continue
-            document = rows[i][: boundaries[-1]]
-            bound = next(n for n in boundaries if n >= len(document))
-            assert ids.shape[1] == bound
-            assert row[: len(document)].tolist() == document.tolist()
-            assert not row[len(document) :].any()
-            seen[bound].append(i)
-    counts = collections.Counter(
-        next(n for n in boundaries if n >= min(k, boundaries[-1]))
-        for k in lengths
-    )
-    for bound, total in counts.items():
-        size = max(1, tokens // bound)
-        kept = total // size * size if drop else total
-        assert len(set(seen[bound])) == len(seen[bound]) == kept
-        if shuffle is None:
-            assert seen[bound] == sorted(seen[bound])
-
-
-def test_buckets_without_labels():
-    _, dataset = make_documents([2, 3, 3, 1])
-    batches = bucket_batches(dataset.map(lambda ids, _: ids), [2, 3], 6)
-    ids = [x.tolist() for (x,) in batches.as_numpy_iterator()]
-    assert ids == [
-        [[3, 4, 5], [6, 7, 8]],
-        [[1, 2], [9, 0], [0, 0]],
-    ]
-
-
-def test_shuffle_differs_between_epochs_and_obeys_the_seed():
-    _, dataset = make_documents([1] * 50)
-
-    def orders(seed):
-        batches = bucket_batches(dataset, [1], 50, 50, seed)
-        return [next(iter(batches))[1].numpy().tolist() for _ in range(2)]
-
-    first, second = orders(3)
-    assert first != second
-    assert sorted(first) == sorted(second) == list(range(50))
-    assert orders(3)[0] == first
-    assert orders(4)[0] != first
-
-
-def test_buckets_take_vector_labels_and_rows_of_one_length():
-    ids, labels = np.ones((5, 4), "int64"), np.eye(5, 3, dtype="float32")
-    dataset = tf.data.Dataset.from_tensor_slices((ids, labels))
-    batches = list(bucket_batches(dataset, [2, 6], 12).as_numpy_iterator())
-    assert [x.shape for x, _, _ in batches] == [(2, 6)] * 3
-    assert batches[2][1].tolist() == [[0, 0, 0], [0, 0, 0]]
-    assert batches[2][2].tolist() == [1, 0]
-    assert batches[2][0].tolist() == [[1, 1, 1, 1, 0, 0], [0] * 6]
-
-
-def test_fit_and_evaluate_with_buckets():
-    draw = np.random.default_rng(0)
-    lengths = draw.integers(1, 12, 61)
-    _, dataset = make_documents(lengths)
-    dataset = dataset.map(lambda ids, i: (ids % 2 + 1, i % 2))
-    keras.utils.set_random_seed(0)
-    inputs = keras.Input((None,), dtype="int32")
-    x = keras.layers.Embedding(3, 4)(inputs)
-    x = keras.layers.GlobalAveragePooling1D()(x)
-    model = keras.Model(inputs, keras.layers.Dense(2)(x))
-    model.compile(
-        "sgd",
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        weighted_metrics=["accuracy"],
-    )
-    batches = bucket_batches(dataset, [4, 8, 12], 32, 64, 0)
-    history = model.fit(batches, epochs=2, verbose=0).history
-    assert np.all(np.isfinite(history["loss"]))
-    hits = [
-        np.argmax(model(ids)[i], -1) == label[i]
-        for ids, label, weight in batches.as_numpy_iterator()
-        for i in np.flatnonzero(weight)
-    ]
-    assert len(hits) == 61
-    results = model.evaluate(batches, verbose=0, return_dict=True)
-    assert results["accuracy"] == pytest.approx(np.mean(hits))
-    # As documented: the mean loss counts filler rows, as 0.
-    losses, rows = 0.0, 0
-    for ids, label, weight in batches.as_numpy_iterator():
-        logits = keras.ops.convert_to_numpy(model(ids)).astype("float64")
-        total = np.log(np.exp(logits).sum(-1))
-        losses += (
-            (total - logits[np.arange(len(label)), label]) * weight
-        ).sum()
-        rows += len(label)
-    assert rows > 61
-    assert results["loss"] == pytest.approx(losses / rows, rel=1e-4)
-
-
-def test_a_boundary_is_traced_once():
-    _, dataset = make_documents([2, 3, 2, 5, 1, 4, 2, 2, 2])
-    traces = []
-
-    @tf.function
-    def count(ids):
-        traces.append(ids.shape)
-        return ids
-
-    for ids, *_ in bucket_batches(dataset, [2, 5], 10):
-        count(ids)
-    assert sorted(map(tuple, traces)) == [(2, 5), (5, 2)]
-
-
-@pytest.mark.parametrize(
-    ("boundaries", "tokens", "message"),
-    [
-        ([], 8, r"len\(boundaries\)"),
-        ([0, 4], 8, "boundaries=0"),
-        ([4, 4], 8, "must be an int >= 5"),
-        ([4, 2], 8, "boundaries=2"),
-        ([2.5], 8, "boundaries=2.5"),
-        ([4], 0, "tokens_per_batch=0"),
-    ],
-)
-def test_bad_buckets(boundaries, tokens, message):
-    _, dataset = make_documents([1, 2])
-    with pytest.raises(ValueError, match=message):
-        bucket_batches(dataset, boundaries, tokens)
-
-
-def test_batched_datasets_are_refused():
-    _, dataset = make_documents([2, 2])
-    with pytest.raises(ValueError, match="not batched"):
-        bucket_batches(dataset.batch(2), [2], 2)
-    with pytest.raises(ValueError, match=r"`\(ids, label\)`"):
-        bucket_batches(dataset.map(lambda x, y: (x, y, y)), [2], 2)
-    with pytest.raises(ValueError, match=r"`\(ids, label\)`"):
-        bucket_batches(dataset.map(lambda x, y: {"ids": x}), [2], 2)
-
-
 # On the TensorFlow backend Keras itself loads it; `nox -s serving` has JAX.
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None,
@@ -583,7 +314,7 @@ tokenizer = keras_rfa.text.WordpieceTokenizer(["[PAD]", "[UNK]", "a"])
 assert "tensorflow" not in sys.modules
 print(keras_rfa.text.ByteTokenizer().detokenize([98]))
 """
-    assert run_python(code, KERAS_BACKEND="jax") == "['a']\n"
+    assert run_python("-c", code, KERAS_BACKEND="jax").stdout == "['a']\n"
 
 
 @needs_jax
@@ -598,6 +329,6 @@ try:
 except ImportError as error:
     print(error)
 """
-    printed = run_python(code, KERAS_BACKEND="jax")
+    printed = run_python("-c", code, KERAS_BACKEND="jax").stdout
     assert f"`{name}` cannot be imported" in printed
     assert 'pip install "keras_rfa[text]"' in printed

@@ -1,6 +1,18 @@
-"""One way to say that shapes do not fit."""
+"""One way to say that an argument does not fit."""
 
+import operator
 from typing import Any
+
+
+def check_positive(argument: str, value: Any, least: int = 1) -> int:
+    """Returns an integer of at least `least`, or raises a `ValueError`."""
+    is_integer = hasattr(value, "__index__") and not isinstance(value, bool)
+    if not is_integer or operator.index(value) < least:
+        raise ValueError(
+            f"`{argument}` must be an integer of at least {least}. "
+            f"Received: {argument}={value!r}"
+        )
+    return operator.index(value)
 
 
 def check_shape(name: str, received: Any, **expected: Any) -> None:
