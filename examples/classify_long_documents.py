@@ -26,7 +26,7 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -105,11 +105,16 @@ def parse_options() -> argparse.Namespace:
         "with (num_heads, key_dim, name=name)",
     )
     add("--tokenizer", choices=("wordpiece", "bytes"), default="wordpiece")
-    add("--learning-rate", type=float, default=3e-3)
+    add("--learning-rate", type=positive_float, default=3e-3)
     add("--dropout", type=float, default=0.2)
-    add("--seed", type=int, default=0)
+    add("--seed", type=at_least(0), default=0)
+    add(
+        "--vocabulary-size",
+        type=at_least(6),
+        default=8000,
+        help="pieces to learn",
+    )
     for name, default, text in (
-        ("--vocabulary-size", 8000, "pieces to learn"),
         ("--max-length", 1024, "tokens of a document that are read"),
         ("--tokens-per-batch", 4096, "tokens of a step, with padding"),
         ("--epochs", 1, "times to read the training documents"),
@@ -118,15 +123,27 @@ def parse_options() -> argparse.Namespace:
         ("--heads", 2, "attention heads of a block"),
         ("--features", 16, "random features of a head"),
     ):
-        add(name, type=positive_int, default=default, help=text)
+        add(name, type=at_least(1), default=default, help=text)
     return parser.parse_args()
 
 
-def positive_int(text: str) -> int:
-    """Returns the number, as `argparse` wants it."""
-    if int(text) < 1:
+def at_least(least: int) -> Callable[[str], int]:
+    """Returns a type of integers, as `argparse` wants it."""
+
+    def read(text: str) -> int:
+        if int(text) < least:
+            raise ValueError
+        return int(text)
+
+    read.__name__ = f"integer of at least {least},"
+    return read
+
+
+def positive_float(text: str) -> float:
+    """Returns a finite number, as `argparse` wants it."""
+    if not 0 < float(text) < float("inf"):
         raise ValueError
-    return int(text)
+    return float(text)
 
 
 def check_output(options: argparse.Namespace) -> None:
@@ -149,7 +166,7 @@ def check_output(options: argparse.Namespace) -> None:
 def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
     """Does all the work, and writes what comes of it to a folder."""
     announce("Read the documents")
-    if options.data_dir:
+    if options.data_dir is not None:
         corpus = read_folders(options.data_dir)
     else:
         corpus = read_reviews()

@@ -95,11 +95,11 @@ def read_folders(directory: str) -> Corpus:
         directory: string, the path of the folder that holds the classes.
 
     Raises:
-        ValueError: if there are not at least two classes, or less than three
-            different documents of one.
+        ValueError: if there are not at least two classes, less than three
+            different documents of one, or a name that is not UTF-8.
     """
     root = pathlib.Path(directory)
-    if not root.is_dir():
+    if not directory or not root.is_dir():
         raise ValueError(
             "`--data-dir` must be a folder that exists. "
             f"Received: {directory!r}"
@@ -110,6 +110,14 @@ def read_folders(directory: str) -> Corpus:
         for folder in sorted(root.iterdir())
         if folder.is_dir() and not folder.name.startswith(".")
     }
+    for name in texts:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                "The folders in `--data-dir` name the classes, in UTF-8. "
+                f"Received: {name!r}"
+            ) from error
     found = {name: len(class_texts) for name, class_texts in texts.items()}
     if len(found) < 2 or min(found.values()) < 3:
         raise ValueError(

@@ -10,6 +10,8 @@ from typing import Any
 
 import keras
 
+from keras_rfa.ops.checks import check_shape
+
 Tensor = Any
 
 
@@ -165,8 +167,14 @@ def _as_tensorflow(
         native_serialization_platforms=("cpu", "cuda", "tpu"),
         with_gradient=False,
     )
-    variables = [*weights[0], *weights[1]]
-    return lambda token_ids: converted(weights, token_ids), variables
+
+    def logits(token_ids: Tensor) -> Tensor:
+        # A size that JAX does not know is at least 1.
+        rows, length = tf.shape(token_ids)[0], tf.shape(token_ids)[1]
+        missing = [[0, tf.maximum(1 - size, 0)] for size in (rows, length)]
+        return converted(weights, tf.pad(token_ids, missing))[:rows]
+
+    return logits, [*weights[0], *weights[1]]
 
 
 def _arrays(variables: list[Any]) -> list[Any]:
@@ -184,14 +192,21 @@ def new_directory(
         overwrite: bool. Whether to replace a directory that exists.
 
     Raises:
-        FileExistsError: at once, if `path` exists and is not to be replaced.
+        FileExistsError: at once, if `path` exists and is not to be replaced,
+            or if it is no directory.
     """
     target = pathlib.Path(path)
-    if target.exists() and not overwrite:
-        raise FileExistsError(
-            f"{str(target)!r} exists. Choose another path, or pass "
-            "`overwrite=True` to replace it."
-        )
+    if os.path.lexists(target):
+        if target.is_symlink() or not target.is_dir():
+            raise FileExistsError(
+                f"{str(target)!r} is no directory, and is not replaced by "
+                "one. Choose another path."
+            )
+        if not overwrite:
+            raise FileExistsError(
+                f"{str(target)!r} exists. Choose another path, or pass "
+                "`overwrite=True` to replace it."
+            )
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent)
     try:
@@ -221,11 +236,18 @@ def _check_model(
             "export it with KERAS_BACKEND=tensorflow. "
             f"Received: backend {keras.backend.backend()!r}"
         )
+    check_shape("logits", model.output_shape, batch=None, num_classes=None)
     num_classes = model.output_shape[-1]
-    if isinstance(class_names, str) or len(class_names) != num_classes:
+    is_sequence = isinstance(class_names, Sequence)
+    if (
+        not is_sequence
+        or isinstance(class_names, str)
+        or len(class_names) != num_classes
+        or not all(isinstance(name, str) for name in class_names)
+    ):
         raise ValueError(
-            f"`class_names` must name the {num_classes} classes of the "
-            f"model. Received: class_names={class_names!r}"
+            f"`class_names` must be a list of {num_classes} strings, one for "
+            f"each class of the model. Received: class_names={class_names!r}"
         )
     if len(set(class_names)) != num_classes:
         raise ValueError(
@@ -247,6 +269,10 @@ def _vocabulary_size(model: keras.Model) -> int | None:
     for layer in model.layers:
         if isinstance(layer, keras.layers.Embedding):
             return int(layer.input_dim)
+        if isinstance(layer, keras.Model):
+            size = _vocabulary_size(layer)
+            if size is not None:
+                return size
     return None
 
 

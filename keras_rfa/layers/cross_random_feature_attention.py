@@ -2,7 +2,7 @@ from typing import Any
 
 import keras
 
-from keras_rfa.layers.key_padding import key_padding
+from keras_rfa.layers.key_padding import key_padding, mask_of
 from keras_rfa.layers.random_feature_attention import RandomFeatureAttention
 from keras_rfa.layers.rematerialization import rematerialized
 from keras_rfa.ops import encode_state
@@ -71,8 +71,10 @@ class CrossRandomFeatureAttention(RandomFeatureAttention):
         Args:
             value: Tensor of shape `(b, s, value_width)`.
             key: Tensor of shape `(b, s, key_width)`. Defaults to `value`.
-            value_mask: bool tensor of shape `(b, s)`.
-            key_mask: bool tensor of shape `(b, s)`.
+            value_mask: bool tensor of shape `(b, s)`. Defaults to the mask of
+                `value`.
+            key_mask: bool tensor of shape `(b, s)`. Defaults to the mask of
+                `key`.
             training: bool. Whether to draw matrices.
 
         Returns:
@@ -84,19 +86,26 @@ class CrossRandomFeatureAttention(RandomFeatureAttention):
                 "weights depend on the width of queries too. Call it once, or "
                 "call `build(query_shape, value_shape)`."
             )
+        # Keras fills masks in calls of the layer only.
+        value_mask = mask_of(value) if value_mask is None else value_mask
+        key_mask = mask_of(key) if key_mask is None else key_mask
         key_mask = key_padding(value_mask, key_mask)
         indices = self.features.draw(training)
         inputs = {
             **self._memory(value, key, key_mask),
             **self.features.matrices(indices),
         }
-        state = rematerialized(
-            lambda x: encode_state(
-                self._map("k", x), x["v"], key_mask=x.get("key_mask")
-            ),
-            inputs,
-            training,
-        )
+
+        def encode(x: dict[str, Tensor]) -> dict[str, Tensor]:
+            key_features, key_weight = self._map("k", x)
+            return encode_state(
+                key_features,
+                x["v"],
+                key_mask=x.get("key_mask"),
+                key_weight=key_weight,
+            )
+
+        state = rematerialized(encode, inputs, training)
         return state if indices is None else {**state, "indices": indices}
 
     def check_call(self, query: Any, value: Any, **options: Any) -> None:

@@ -55,3 +55,12 @@ def check_key_padding(attention_mask: Any) -> None:
             "query and key can not be honoured. "
             f"Received: attention_mask.shape={shape}"
         )
+
+
+def mask_of(tensor: Tensor) -> Tensor | None:
+    """Returns the mask that Keras attached to a tensor, if any.
+
+    Keras fills an argument named `mask` only where a layer is called with one
+    tensor, and these are also called with states.
+    """
+    return getattr(tensor, "_keras_mask", None)

@@ -3,6 +3,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_rfa.ops.checks import check_shape
+
 Tensor = Any
 
 
@@ -31,6 +33,10 @@ class MaskedAveragePooling(keras.layers.Layer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.supports_masking = True
+
+    def build(self, input_shape: Any) -> None:
+        check_shape("inputs", input_shape, batch=None, steps=None, width=None)
+        self.built = True
 
     def call(self, inputs: Tensor, mask: Tensor | None = None) -> Tensor:
         x = ops.cast(inputs, keras.backend.result_type(inputs.dtype, "float32"))

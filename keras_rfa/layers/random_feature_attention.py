@@ -12,7 +12,11 @@ from keras_rfa.layers.random_projection_pool import (
 from keras_rfa.layers.rematerialization import rematerialized
 from keras_rfa.layers.stateful_attention import StatefulAttention
 from keras_rfa.ops import attention_weights, linear_attention, read_state
-from keras_rfa.ops.checks import check_positive, check_shape
+from keras_rfa.ops.checks import (
+    check_number,
+    check_positive,
+    check_shape,
+)
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -55,7 +59,9 @@ class RandomFeatureAttention(StatefulAttention):
             and its seed, not the object. Defaults to 200 matrices a head.
         normalize_inputs: bool. Whether `"gaussian"` and `"arccos"` divide
             queries and keys by their lengths. Without it keep them short: the
-            kernel is exp(q·k), with no 1/√d, and its noise grows likewise.
+            kernel is exp(σ²q·k), with no 1/√d, and its noise grows likewise.
+            A key counts by `exp(|σk|²/2)`, up to `exp(30)`, also in the floor
+            of the denominator.
         epsilon: float. The floor of the denominator, as a share of the weight
             of the keys. Defaults to 0.1 for `"gaussian"`, whose estimates can
             be negative, 1e-6 for `"positive"` and `"elu"`, else 1e-3.
@@ -157,11 +163,7 @@ class RandomFeatureAttention(StatefulAttention):
         if epsilon is None:
             named = self.features.named
             epsilon = named.epsilon if named else 1e-3
-        if epsilon < 0:
-            raise ValueError(
-                f"`epsilon` must not be negative. Received: epsilon={epsilon}"
-            )
-        self.epsilon = epsilon
+        self.epsilon = check_number("epsilon", epsilon)
         if chunk_size is not None:
             chunk_size = check_positive("chunk_size", chunk_size)
         self.chunk_size = chunk_size
@@ -256,15 +258,18 @@ class RandomFeatureAttention(StatefulAttention):
     ) -> Any:
         """Returns the heads' outputs `(b, t, h, e)` and the last state."""
         initial = {name: x[name] for name in SUMS if name in x}
+        query_features, _ = self._map("q", x)
         if "k" not in x:
-            return read_state(self._map("q", x), initial, self.epsilon), initial
+            return read_state(query_features, initial, self.epsilon), initial
+        key_features, key_weight = self._map("k", x)
         outputs = linear_attention(
-            self._map("q", x),
-            self._map("k", x),
+            query_features,
+            key_features,
             x["v"],
             causal=causal,
             gate_logits=x.get("gate_logits"),
             key_mask=x.get("key_mask"),
+            key_weight=key_weight,
             initial_state=initial or None,
             return_state=return_state,
             epsilon=self.epsilon,
@@ -272,16 +277,21 @@ class RandomFeatureAttention(StatefulAttention):
         )
         return outputs if return_state else (outputs, {})
 
-    def _map(self, name: str, x: dict[str, Tensor]) -> Tensor:
+    def _map(
+        self, name: str, x: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
         return self.features.map(x[name], x.get("projection"), x.get("sigma"))
 
     def _scores(self, x: dict[str, Tensor], causal: bool) -> Tensor:
+        query_features, _ = self._map("q", x)
+        key_features, key_weight = self._map("k", x)
         return attention_weights(
-            self._map("q", x),
-            self._map("k", x),
+            query_features,
+            key_features,
             causal=causal,
             gate_logits=x.get("gate_logits"),
             key_mask=x.get("key_mask"),
+            key_weight=key_weight,
             epsilon=self.epsilon,
         )
 

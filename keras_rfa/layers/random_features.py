@@ -4,12 +4,15 @@ import keras
 from keras import ops
 
 from keras_rfa.layers.random_projection_pool import RandomProjectionPool
-from keras_rfa.ops import feature_map as named_feature_map
 from keras_rfa.ops.checks import check_shape
-from keras_rfa.ops.feature_maps import FEATURE_MAPS
+from keras_rfa.ops.feature_maps import FEATURE_MAPS, factored_feature_map
 from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any
+
+# A key of a longer vector counts as one of this. Sums of such weights, and
+# their inverse squares in a gradient, are still in the range of float32.
+MAX_LOG_WEIGHT = 30.0
 
 
 class RandomFeatures(keras.layers.Layer):
@@ -73,7 +76,8 @@ class RandomFeatures(keras.layers.Layer):
         # What one step of zeros is mapped to tells the width, and builds a
         # feature map that is a layer.
         step = ops.zeros((1, 1, self.num_heads, self.key_dim))
-        features = self.map(step, **self.matrices(self.draw(training=False)))
+        matrices = self.matrices(self.draw(training=False))
+        features, _ = self.map(step, **matrices)
         check_shape(
             "feature_map(x, projection)",
             features,
@@ -101,15 +105,23 @@ class RandomFeatures(keras.layers.Layer):
         x: Tensor,
         projection: Tensor | None = None,
         sigma: Tensor | None = None,
-    ) -> Tensor:
-        """Maps `(b, t, h, d)` to features `(b, t, h, m)` in float32."""
-        if self.named is not None or projection is None or sigma is None:
-            return named_feature_map(
-                x, projection, self.feature_map, self.normalize_inputs, sigma
-            )
-        x = ops.cast(x, SUM_DTYPE)
-        features = self.feature_map(x, projection * sigma[:, None, :])
-        return ops.cast(features, SUM_DTYPE)
+    ) -> tuple[Tensor, Tensor | None]:
+        """Maps `(b, t, h, d)` to features, and to weights as keys.
+
+        Returns:
+            Features `(b, t, h, m)` and weights `(b, t, h)`, both float32.
+            `None` means that the weights are 1.
+        """
+        if self.named is None and projection is not None and sigma is not None:
+            x = ops.cast(x, SUM_DTYPE)
+            features = self.feature_map(x, projection * sigma[:, None, :])
+            return ops.cast(features, SUM_DTYPE), None
+        features, log_weight = factored_feature_map(
+            x, projection, self.feature_map, self.normalize_inputs, sigma
+        )
+        if log_weight is None:
+            return features, None
+        return features, ops.exp(ops.minimum(log_weight, MAX_LOG_WEIGHT))
 
 
 def _resolve(feature_map: Any) -> Any:

@@ -4,6 +4,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_rfa.ops.checks import check_number
+
 Tensor = Any
 
 
@@ -38,7 +40,7 @@ class SinusoidalPositions(keras.layers.Layer):
 
     def __init__(self, max_wavelength: float = 10000.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.max_wavelength = max_wavelength
+        self.max_wavelength = check_number("max_wavelength", max_wavelength, 1)
         self.supports_masking = True
 
     def call(self, inputs: Tensor, start_index: Any = 0) -> Tensor:

@@ -1,3 +1,4 @@
+import math
 from typing import Any
 
 import keras
@@ -25,10 +26,11 @@ class SpreadMemory(keras.initializers.Initializer):
     """
 
     def __init__(self, shortest: float = 4.0, longest: float = 512.0) -> None:
-        if not 1 < shortest <= longest:
+        if not 1 < shortest <= longest < math.inf:
             raise ValueError(
                 "Gates remember for more than one step: 1 < shortest <= "
-                f"longest. Received: shortest={shortest}, longest={longest}"
+                "longest < inf. "
+                f"Received: shortest={shortest}, longest={longest}"
             )
         self.shortest = shortest
         self.longest = longest

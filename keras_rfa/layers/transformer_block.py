@@ -100,6 +100,10 @@ class TransformerBlock(keras.layers.Layer):
         if state is not None or return_state:
             self.check_state(attention)
             states = {"initial_state": state, "return_state": return_state}
+        # Keras' own attention takes the masks off the tensors that it is
+        # given, which others may still read.
+        query = ops.copy(query)
+        memory = ops.copy(memory) if memory is not None else None
         outputs = attention(
             query,
             query if itself else memory,
@@ -117,6 +121,16 @@ class TransformerBlock(keras.layers.Layer):
                 f"{type(attention).__name__} keeps no state, so a block around "
                 "it can neither take nor return one."
             )
+
+    def state_spec(
+        self, attention: Any, inputs: Any, causal: bool = False
+    ) -> Any:
+        """Returns the shapes and dtypes of the last state."""
+        self.check_state(attention)
+        _, state = attention.compute_output_spec(
+            inputs, inputs, use_causal_mask=causal, return_state=True
+        )
+        return state
 
     def feed_forward(self, x: Tensor, training: bool | None) -> Tensor:
         """Adds the output of the feed-forward network."""
@@ -158,30 +172,34 @@ class TransformerBlock(keras.layers.Layer):
         }
 
 
-def as_layer(argument: str, layer: Any) -> keras.layers.Layer:
-    """Returns a layer, also from its serialised form, or raises."""
-    if isinstance(layer, dict):
-        layer = keras.saving.deserialize_keras_object(layer)
-    if not isinstance(layer, keras.layers.Layer):
-        raise ValueError(
-            f"`{argument}` must be an attention layer, called as "
-            "`keras.layers.MultiHeadAttention` is. "
-            f"Received: {argument}={layer!r}"
-        )
-    if getattr(layer, "is_in_a_block", False):
-        raise ValueError(
-            f"`{argument}` already belongs to another block. Blocks that share "
-            "a layer share its weights, and do not load again from a file: "
-            f"make a new layer for each block. Received: {layer.name!r}"
-        )
-    layer.is_in_a_block = True
-    return layer
+def own_layers(**layers: Any) -> list[keras.layers.Layer]:
+    """Returns attention layers, also from serialised forms, for one block.
 
+    Args:
+        **layers: the layers, each under the name of its argument.
 
-def mask_of(tensor: Tensor) -> Tensor | None:
-    """Returns the mask that Keras attached to a tensor, if any.
-
-    Keras fills an argument named `mask` only where a layer is called with one
-    tensor, and these are also called with states.
+    Raises:
+        ValueError: if one is not a layer, or if another block has it. Then
+            none of them belongs to a block that was not made.
     """
-    return getattr(tensor, "_keras_mask", None)
+    for argument, layer in layers.items():
+        if isinstance(layer, dict):
+            layer = keras.saving.deserialize_keras_object(layer)
+            layers[argument] = layer
+        if not isinstance(layer, keras.layers.Layer):
+            raise ValueError(
+                f"`{argument}` must be an attention layer, called as "
+                "`keras.layers.MultiHeadAttention` is. "
+                f"Received: {argument}={layer!r}"
+            )
+        others = [x for name, x in layers.items() if name != argument]
+        is_shared = any(layer is other for other in others)
+        if is_shared or getattr(layer, "is_in_a_block", False):
+            raise ValueError(
+                f"`{argument}` already belongs to a block. Blocks that share a "
+                "layer share its weights, and do not load again from a file: "
+                f"make a new layer for each. Received: {layer.name!r}"
+            )
+    for layer in layers.values():
+        layer.is_in_a_block = True
+    return list(layers.values())

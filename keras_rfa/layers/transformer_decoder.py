@@ -3,11 +3,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_rfa.layers.transformer_block import (
-    TransformerBlock,
-    as_layer,
-    mask_of,
-)
+from keras_rfa.layers.key_padding import mask_of
+from keras_rfa.layers.transformer_block import TransformerBlock, own_layers
 
 Tensor = Any
 
@@ -75,10 +72,11 @@ class TransformerDecoder(TransformerBlock):
         **kwargs: Any,
     ) -> None:
         super().__init__(intermediate_dim, *args, **kwargs)
-        self.self_attention = as_layer("self_attention", self_attention)
-        self.cross_attention = None
+        attentions = {"self_attention": self_attention}
         if cross_attention is not None:
-            self.cross_attention = as_layer("cross_attention", cross_attention)
+            attentions["cross_attention"] = cross_attention
+        self.self_attention, *cross = own_layers(**attentions)
+        self.cross_attention = cross[0] if cross else None
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
         self.self_attention_norm = self.build_norm(
@@ -186,26 +184,17 @@ class TransformerDecoder(TransformerBlock):
         inputs: Any,
         memory: Any = None,
         *args: Any,
+        initial_state: Any = None,
         return_state: bool = False,
         **kwargs: Any,
     ) -> Any:
+        self._check_memory(memory, dict(initial_state or {}))
         outputs = keras.KerasTensor(inputs.shape, self.compute_dtype)
         if not return_state:
             return outputs
-        attentions = {
-            "self": self.self_attention,
-            "cross": self.cross_attention,
-        }
-        states = {
-            name: attention.compute_output_spec(
-                inputs,
-                inputs,
-                use_causal_mask=name == "self",
-                return_state=True,
-            )[1]
-            for name, attention in attentions.items()
-            if attention is not None
-        }
+        states = {"self": self.state_spec(self.self_attention, inputs, True)}
+        if self.cross_attention is not None:
+            states["cross"] = self.state_spec(self.cross_attention, inputs)
         return outputs, states
 
     def get_config(self) -> dict[str, Any]:

@@ -3,11 +3,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_rfa.layers.transformer_block import (
-    TransformerBlock,
-    as_layer,
-    mask_of,
-)
+from keras_rfa.layers.key_padding import mask_of
+from keras_rfa.layers.transformer_block import TransformerBlock, own_layers
 
 Tensor = Any
 
@@ -61,7 +58,7 @@ class TransformerEncoder(TransformerBlock):
         self, attention: Any, intermediate_dim: int, *args: Any, **kwargs: Any
     ) -> None:
         super().__init__(intermediate_dim, *args, **kwargs)
-        self.attention = as_layer("attention", attention)
+        (self.attention,) = own_layers(attention=attention)
 
     def build(self, input_shape: Any) -> None:
         self.attention_norm = self.build_norm("attention", input_shape)
@@ -107,10 +104,7 @@ class TransformerEncoder(TransformerBlock):
         outputs = keras.KerasTensor(inputs.shape, self.compute_dtype)
         if not return_state:
             return outputs
-        _, state = self.attention.compute_output_spec(
-            inputs, inputs, return_state=True
-        )
-        return outputs, state
+        return outputs, self.state_spec(self.attention, inputs)
 
     def get_config(self) -> dict[str, Any]:
         return {

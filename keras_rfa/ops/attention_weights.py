@@ -18,6 +18,7 @@ def attention_weights(
     causal: bool = False,
     gate_logits: Tensor | None = None,
     key_mask: Tensor | None = None,
+    key_weight: Tensor | None = None,
     epsilon: float = 1e-3,
 ) -> Tensor:
     """Computes the weight that each query gives to each key.
@@ -32,6 +33,7 @@ def attention_weights(
         causal: bool. Whether a query sees the keys up to its own step only.
         gate_logits: Tensor of shape `(b, t, h)` or `None`.
         key_mask: bool tensor of shape `(b, s)` or `None`.
+        key_weight: Tensor of shape `(b, s, h)` or `None`.
         epsilon: float. The floor of the denominator.
 
     Returns:
@@ -47,7 +49,13 @@ def attention_weights(
     [[1, 0, 0], [1/2, 1/2, 0], [1/3, 1/3, 1/3]]
     """
     check_attention_shapes(
-        query_features, key_features, None, gate_logits, key_mask, causal
+        query_features,
+        key_features,
+        None,
+        gate_logits,
+        key_mask,
+        key_weight,
+        causal,
     )
     q, k = (ops.cast(x, SUM_DTYPE) for x in (query_features, key_features))
     products = ops.einsum("bthm,bshm->bhts", q, k)
@@ -57,6 +65,9 @@ def attention_weights(
     share = ops.ones_like(products)
     if gate_logits is not None:
         share = _decays(ops.cast(gate_logits, SUM_DTYPE), key_mask)
+    if key_weight is not None:
+        weight = ops.transpose(ops.cast(key_weight, SUM_DTYPE), (0, 2, 1))
+        share = share * weight[:, :, None, :]
     if causal:
         share = ops.where(step[:, None] >= key_step[None, :], share, 0)
     if key_mask is not None:

@@ -101,7 +101,7 @@ def causal_sums(
     seen = decay.from_start(
         before["weight"][..., None] + ops.zeros_like(weight)
     )
-    seen = seen + decay.sum_inside(weight)
+    seen = seen + ops.sum(decay.between * weight[..., None, :], axis=-1)
     return Sums(join(numerator), join(denominator), join(seen)), last
 
 
@@ -144,13 +144,6 @@ class _Decay:
     def until_end(self, x: Tensor) -> Tensor:
         """Multiplies step `i` by `g_{i+1} ... g_c`."""
         return x if self.up_to is None else _times_exp(x, self.after)
-
-    def sum_inside(self, weight: Tensor) -> Tensor:
-        """The part of `c_i` that comes from the chunk itself."""
-        if self.up_to is None:
-            return ops.matmul(weight, ops.transpose(self.between))
-        # (1 - g_1) g_2 ... g_i + ... + (1 - g_i) = 1 - g_1 ... g_i
-        return -ops.expm1(self.up_to)
 
 
 def _times_exp(x: Tensor, logarithm: Tensor) -> Tensor:

@@ -1,5 +1,7 @@
 """One way to say that an argument does not fit."""
 
+import math
+import numbers
 import operator
 from typing import Any
 
@@ -13,6 +15,17 @@ def check_positive(argument: str, value: Any, least: int = 1) -> int:
             f"Received: {argument}={value!r}"
         )
     return operator.index(value)
+
+
+def check_number(argument: str, value: Any, least: float = 0.0) -> float:
+    """Returns a finite number of at least `least`, or raises a `ValueError`."""
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not is_number or not least <= value < math.inf:
+        raise ValueError(
+            f"`{argument}` must be a finite number of at least {least}. "
+            f"Received: {argument}={value!r}"
+        )
+    return float(value)
 
 
 def check_shape(name: str, received: Any, **expected: Any) -> None:
@@ -67,6 +80,7 @@ def check_attention_shapes(
     value: Any,
     gate_logits: Any,
     key_mask: Any,
+    key_weight: Any,
     causal: bool,
 ) -> None:
     """Raises a `ValueError` unless the inputs of attention fit each other.
@@ -77,6 +91,7 @@ def check_attention_shapes(
         value: tensor or `None`, where only weights are asked for.
         gate_logits: tensor or `None`.
         key_mask: tensor or `None`.
+        key_weight: tensor or `None`.
         causal: bool.
     """
     unknown = {"batch": None, "steps": None, "heads": None, "m": None}
@@ -96,5 +111,7 @@ def check_attention_shapes(
         check_shape("value", value, **rows, heads=heads, e=None)
     if key_mask is not None:
         check_shape("key_mask", key_mask, **rows)
+    if key_weight is not None:
+        check_shape("key_weight", key_weight, **rows, heads=heads)
     if gate_logits is not None:
         check_shape("gate_logits", gate_logits, **rows, heads=heads)

@@ -71,6 +71,36 @@ def feature_map(
     - [Choromanski et al., 2021](https://arxiv.org/abs/2009.14794): positive
     - [Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236): elu
     """
+    features, log_factor = factored_feature_map(
+        x, projection, kind, normalize, scale
+    )
+    if log_factor is None:
+        return features
+    return features * ops.exp(log_factor)[..., None]
+
+
+def factored_feature_map(
+    x: Tensor,
+    projection: Tensor | None,
+    kind: str,
+    normalize: bool,
+    scale: Tensor | None,
+) -> tuple[Tensor, Tensor | None]:
+    """Keeps a factor that may be very large apart from the features.
+
+    Of a query it cancels in attention, and of a key it is a weight.
+
+    Args:
+        x: as all arguments, those of `feature_map`.
+        projection: Tensor or `None`.
+        kind: string.
+        normalize: bool.
+        scale: Tensor or `None`.
+
+    Returns:
+        Features `(b, t, h, m)` and the logarithm of their factor `(b, t, h)`,
+        `None` where the factor is 1.
+    """
     if kind not in FEATURE_MAPS:
         raise ValueError(
             f"`kind` must be one of {sorted(FEATURE_MAPS)}. "
@@ -81,7 +111,10 @@ def feature_map(
     if projection is not None:
         projection = ops.cast(projection, SUM_DTYPE)
     scale = None if scale is None else ops.cast(scale, SUM_DTYPE)
-    return FEATURE_MAPS[kind].function(x, projection, normalize, scale)
+    features = FEATURE_MAPS[kind].function(x, projection, normalize, scale)
+    if kind == "gaussian" and not normalize:
+        return features, _half_square(_scaled(x, scale))[..., 0]  # log C(x)
+    return features, None
 
 
 def unit_vector(x: Tensor) -> Tensor:
@@ -105,10 +138,7 @@ def _gaussian(
     x = _scaled(unit_vector(x) if normalize else x, scale)
     angle = _project(x, projection)  # W x^
     features = ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
-    features = features * projection.shape[1] ** -0.5  # D^-1/2
-    if normalize:
-        return features
-    return features * ops.exp(_half_square(x))  # C(x)
+    return features * projection.shape[1] ** -0.5  # D^-1/2
 
 
 def _arccos(

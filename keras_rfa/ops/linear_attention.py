@@ -7,6 +7,7 @@ from keras import ops
 from keras_rfa.ops.causal_sums import Sums, causal_sums, log_gates
 from keras_rfa.ops.checks import (
     check_attention_shapes,
+    check_number,
     check_positive,
     check_shape,
 )
@@ -25,6 +26,7 @@ def linear_attention(
     causal: bool = False,
     gate_logits: Tensor | None = None,
     key_mask: Tensor | None = None,
+    key_weight: Tensor | None = None,
     initial_state: State | None = None,
     return_state: bool = False,
     epsilon: float = 1e-3,
@@ -32,10 +34,11 @@ def linear_attention(
 ) -> Any:
     """Attends from queries to keys in time and memory linear in their number.
 
-    With `a_t` 1 at a key that counts and 0 at a masked one:
+    With `a_t` the weight of a key, 1 unless given, and 0 at a masked one:
 
         plain    S_t = S_{t-1} + a_t φ(k_t) v_tᵀ
-        gated    S_t = g_t S_{t-1} + (1 - g_t) φ(k_t) v_tᵀ,  g_t = sigmoid(·)
+        gated    S_t = g_t S_{t-1} + (1 - g_t) a_t φ(k_t) v_tᵀ
+                 g_t = sigmoid(gate_logits_t)
         output   o_t = φ(q_t)ᵀ S_t / max(φ(q_t)·z_t, epsilon c_t)
 
     `z` and `c` follow the recurrence of `S`, with `φ(k_t)` and 1 in the place
@@ -54,6 +57,7 @@ def linear_attention(
         gate_logits: Tensor of shape `(b, t, h)`, the forget gate before its
             sigmoid. `None` means plain sums.
         key_mask: bool tensor of shape `(b, s)`, `True` at keys that count.
+        key_weight: Tensor of shape `(b, s, h)`, not negative. `None` means 1.
         initial_state: dict `{"s": (b, h, m, e), "z": (b, h, m),
             "weight": (b, h)}`, what earlier keys left behind.
         return_state: bool. Whether to return the last state too.
@@ -90,7 +94,13 @@ def linear_attention(
     """
     chunk_size = CHUNK_SIZE if chunk_size is None else chunk_size
     check_attention_shapes(
-        query_features, key_features, value, gate_logits, key_mask, causal
+        query_features,
+        key_features,
+        value,
+        gate_logits,
+        key_mask,
+        key_weight,
+        causal,
     )
     _check_options(
         causal, gate_logits, initial_state, return_state, epsilon, chunk_size
@@ -102,7 +112,7 @@ def linear_attention(
     if initial_state is not None:
         check_state(initial_state, batch, heads, width, v.shape[-1])
 
-    k, v, weight, log_gate = _masked(k, v, gate_logits, key_mask)
+    k, v, weight, log_gate = _entering(k, v, gate_logits, key_mask, key_weight)
     if causal:
         sums, state = causal_sums(
             q, k, v, weight, log_gate, initial_state, chunk_size
@@ -155,6 +165,7 @@ def encode_state(
     value: Tensor,
     *,
     key_mask: Tensor | None = None,
+    key_weight: Tensor | None = None,
     initial_state: State | None = None,
 ) -> State:
     """Compresses keys and values to the state that queries read.
@@ -163,33 +174,42 @@ def encode_state(
         key_features: Tensor of shape `(b, s, h, m)`.
         value: Tensor of shape `(b, s, h, e)`.
         key_mask: bool tensor of shape `(b, s)`, `True` at keys that count.
+        key_weight: Tensor of shape `(b, s, h)`, not negative. `None` means 1.
         initial_state: dict, the state that earlier keys left behind.
 
     Returns:
         dict, as `linear_attention` returns it.
     """
-    check_attention_shapes(None, key_features, value, None, key_mask, False)
+    check_attention_shapes(
+        None, key_features, value, None, key_mask, key_weight, causal=False
+    )
     k, v = ops.cast(key_features, SUM_DTYPE), ops.cast(value, SUM_DTYPE)
     if initial_state is not None:
         batch, _, heads, width = k.shape
         check_state(initial_state, batch, heads, width, v.shape[-1])
-    k, v, weight, _ = _masked(k, v, None, key_mask)
+    k, v, weight, _ = _entering(k, v, None, key_mask, key_weight)
     return _all_keys(k, v, weight, initial_state)
 
 
-def _masked(
-    k: Tensor, v: Tensor, gate_logits: Tensor | None, key_mask: Tensor | None
+def _entering(
+    k: Tensor,
+    v: Tensor,
+    gate_logits: Tensor | None,
+    key_mask: Tensor | None,
+    key_weight: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Returns what enters the sums: `w φ(k)`, `v`, `w` and `log g`.
 
-    `w` is `a_t`, or `a_t (1 - g_t)` with a gate.
+    `w` is `a_t`, or `(1 - g_t) a_t` with a gate.
     """
     weight = ops.ones_like(k[..., 0])  # (b, s, h)
+    if key_weight is not None:
+        weight = ops.cast(key_weight, k.dtype)
     log_gate = None
     if gate_logits is not None:
         gate_logits = ops.cast(gate_logits, k.dtype)
         log_gate = log_gates(gate_logits)
-        weight = ops.exp(ops.log_sigmoid(-gate_logits))  # 1 - g_t
+        weight = ops.exp(ops.log_sigmoid(-gate_logits)) * weight  # 1 - g_t
     if key_mask is not None:
         counts = ops.cast(key_mask, "bool")[:, :, None]
         weight = ops.where(counts, weight, 0)
@@ -197,7 +217,7 @@ def _masked(
         v = ops.where(counts[..., None], v, 0)
         if log_gate is not None:
             log_gate = ops.where(counts, log_gate, 0)
-    if log_gate is not None:
+    if log_gate is not None or key_weight is not None:
         k = k * weight[..., None]
     return k, v, weight, log_gate
 
@@ -249,10 +269,7 @@ def _check_options(
     epsilon: float,
     chunk_size: int,
 ) -> None:
-    if epsilon < 0:
-        raise ValueError(
-            f"`epsilon` must not be negative. Received: epsilon={epsilon}"
-        )
+    check_number("epsilon", epsilon)
     check_positive("chunk_size", chunk_size)
     two_sided = gate_logits is not None and not causal
     if two_sided and (initial_state is not None or return_state):

@@ -55,6 +55,7 @@ def linear_attention_reference(
     causal: bool = False,
     gate_logits: Array | None = None,
     key_mask: Array | None = None,
+    key_weight: Array | None = None,
     initial_state: State | None = None,
     epsilon: float = 1e-3,
 ) -> tuple[Array, State]:
@@ -71,6 +72,8 @@ def linear_attention_reference(
         logits = np.asarray(gate_logits, "float64")
         keep = np.exp(-np.logaddexp(0, -logits))
         enter = np.exp(-np.logaddexp(0, logits))
+    if key_weight is not None:
+        enter = enter * np.asarray(key_weight, "float64")
     keep = np.where(real[:, :, None], keep, 1)
     enter = np.where(real[:, :, None], enter, 0)
     k, v = (np.where(real[:, :, None, None], x, 0) for x in (k, v))
@@ -153,13 +156,23 @@ def attention_reference(
     gate_logits = None
     if hasattr(layer, "gate_dense"):
         gate_logits = _dense(layer.gate_dense, value, 1)
+    q = _features(layer.features, _dense(layer.query_dense, query, 1))
+    k = _features(layer.features, _dense(layer.key_dense, value, 1))
+    key_weight = None
+    if layer.features.feature_map == "gaussian":
+        # Their lengths are the factors C, 1 where inputs are normalised.
+        q = q / np.linalg.norm(q, axis=-1, keepdims=True)
+        key_weight = np.linalg.norm(k, axis=-1)
+        k = k / key_weight[..., None]
+        key_weight = np.minimum(key_weight, np.exp(30))
     outputs, _ = linear_attention_reference(
-        _features(layer.features, _dense(layer.query_dense, query, 1)),
-        _features(layer.features, _dense(layer.key_dense, value, 1)),
+        q,
+        k,
         _dense(layer.value_dense, value, 1),
         causal=causal,
         gate_logits=gate_logits,
         key_mask=key_mask,
+        key_weight=key_weight,
         epsilon=layer.epsilon,
     )
     return _dense(layer.output_dense, outputs, 2)

@@ -56,12 +56,16 @@ def bucket_batches(
     tf = import_late("tensorflow")
     check_positive("tokens_per_batch", tokens_per_batch)
     check_positive("len(boundaries)", len(boundaries))
+    if shuffle_buffer is not None:
+        check_positive("shuffle_buffer", shuffle_buffer)
     for before, length in itertools.pairwise([0, *boundaries]):
         check_positive("boundaries", length, before + 1)
     sizes = [max(1, tokens_per_batch // length) for length in boundaries]
     spec = dataset.element_spec
-    ids, *label = spec if isinstance(spec, tuple) else (spec,)
-    if len(label) > 1 or isinstance(ids, dict) or ids.shape.rank != 1:
+    spec = spec if isinstance(spec, tuple) else (spec,)
+    ids, *label = spec
+    is_pair = len(label) < 2 and not any(isinstance(x, dict) for x in spec)
+    if not is_pair or ids.shape.rank != 1:
         raise ValueError(
             "`dataset` must hold `(ids, label)` or `ids`, with ids of shape "
             f"(t,), not batched. Received: elements of {spec}."

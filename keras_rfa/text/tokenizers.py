@@ -135,6 +135,13 @@ class WordpieceTokenizer(_Tokenizer):
     ) -> None:
         super().__init__(max_length)
         self.vocabulary = check_pieces("vocabulary", vocabulary, unknown_token)
+        if unknown_token == "[PAD]" or len(self.vocabulary) < 3:
+            raise ValueError(
+                "`vocabulary` must hold '[PAD]', an `unknown_token` that is "
+                "another string, and pieces of words. Received: "
+                f"vocabulary={list(self.vocabulary)}, "
+                f"unknown_token={unknown_token!r}"
+            )
         self.vocabulary_size = len(self.vocabulary)
         self.lowercase = lowercase
         self.unknown_token = unknown_token
@@ -189,13 +196,15 @@ def _to_strings(texts: Any) -> Any:
         texts.shape.with_rank_at_most(1)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"`texts` must be a string or a list of them. Received: {texts!r}."
+            "`texts` must be a string or a list of them, which UTF-8 can "
+            f"encode. Received: {texts!r}"
         ) from error
     return texts
 
 
 def check_pieces(name: str, pieces: Any, *needed: str) -> tuple[str, ...]:
-    """Returns a vocabulary that can be one, or raise a `ValueError`."""
+    """Returns a tuple of different strings, or raises a `ValueError`."""
+    pieces = list(pieces)
     counts = collections.Counter(map(str, pieces))
     wrong = [p for p in pieces if not isinstance(p, str) or counts[p] > 1]
     missing = [p for p in ("[PAD]", *needed) if p not in counts]

@@ -43,7 +43,7 @@ def learn_vocabulary(
     """
     if isinstance(texts, str | bytes):
         raise ValueError("`texts` must be several strings. Received: one.")
-    reserved = check_pieces("reserved_tokens", reserved_tokens)
+    reserved = list(check_pieces("reserved_tokens", reserved_tokens))
     check_positive("vocabulary_size", vocabulary_size, 4 + len(reserved))
     # Words are where the tokenizer finds them, whatever its pieces.
     tokenizer = WordpieceTokenizer(["[PAD]", "[UNK]", "a"], lowercase)
@@ -56,19 +56,52 @@ def learn_vocabulary(
     words = {w.decode(): n for w, n in sorted(counts.items()) if 0 not in w}
     if not words:
         raise ValueError("`texts` must hold words. Received: none.")
+    most = min(1000, (vocabulary_size - len(reserved)) // 4)
+    letters = _most_frequent_letters(words, most)
+    # The tokenizer has no use for pieces of words with other letters.
+    words = {w: n for w, n in words.items() if letters.issuperset(_split(w))}
+    pieces = (
+        _learn(words, vocabulary_size, reserved) if words else list(reserved)
+    )
+    pieces += sorted(letters - set(pieces))
+    parts = [p for p in pieces if len(p.removeprefix("##")) > 1]
+    parts = [p for p in parts if p not in reserved]
+    rarest = set(parts[::-1][: max(0, len(pieces) - vocabulary_size)])
+    if verbose:
+        print(f"{len(pieces) - len(rarest)} pieces of {len(counts)} words")
+    return [piece for piece in pieces if piece not in rarest]
+
+
+def _split(word: str) -> list[str]:
+    """Returns the letters of a word, as pieces."""
+    return [word[0], *(f"##{letter}" for letter in word[1:])]
+
+
+def _most_frequent_letters(words: dict[str, int], most: int) -> set[str]:
+    """Returns letters, as the pieces that occur."""
+    counts = collections.Counter[str]()
+    forms = set()
+    for word, count in words.items():
+        for piece in _split(word):
+            counts[piece[-1]] += count
+            forms.add(piece)
+    kept = sorted(counts, key=lambda letter: (-counts[letter], letter))[:most]
+    return {piece for piece in forms if piece[-1] in set(kept)}
+
+
+def _learn(
+    words: dict[str, int], vocabulary_size: int, reserved: Sequence[str]
+) -> list[str]:
+    """Returns reserved tokens, and pieces of words, the most frequent first."""
     # The count of the last word that would fit in, were all pieces words.
     last = sorted(words.values(), reverse=True)[:vocabulary_size][-1]
     tools = "tensorflow_text.tools.wordpiece_vocab"
-    vocabulary = import_late(f"{tools}.wordpiece_tokenizer_learner_lib").learn(
-        words,
-        vocabulary_size,
-        list(reserved),
-        upper_thresh=4 * last,
-        lower_thresh=last,
-        max_unique_chars=min(1000, (vocabulary_size - len(reserved)) // 4),
+    return list(
+        import_late(f"{tools}.wordpiece_tokenizer_learner_lib").learn(
+            words,
+            vocabulary_size,
+            list(reserved),
+            upper_thresh=4 * last,
+            lower_thresh=last,
+        )
     )
-    parts = [p for p in vocabulary if len(p.removeprefix("##")) > 1]
-    rarest = set(parts[::-1][: max(0, len(vocabulary) - vocabulary_size)])
-    if verbose:
-        print(f"{len(vocabulary) - len(rarest)} pieces of {len(words)} words")
-    return [piece for piece in vocabulary if piece not in rarest]

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from keras_rfa.layers import CrossRandomFeatureAttention
-from keras_rfa.testing import assert_close, compiled
+from keras_rfa.testing import as_numpy, assert_close, compiled
 
 random = np.random.default_rng(0)
 QUERY = random.normal(size=(2, 5, 8)).astype("float32")
@@ -13,6 +13,16 @@ MASK = np.arange(7) < [[7], [3]]
 
 def attention():
     return CrossRandomFeatureAttention(2, 4, num_features=16, seed=1)
+
+
+def test_encode_finds_the_mask_of_its_memory():
+    memory = keras.layers.Embedding(10, 6, mask_zero=True)(
+        np.array([[1, 2, 3, 0, 0], [4, 0, 0, 0, 0]])
+    )
+    layer = attention()
+    expected = layer(QUERY, memory)
+    actual = layer(QUERY, initial_state=layer.encode(memory))
+    assert_close("outputs", as_numpy(actual), as_numpy(expected))
 
 
 def test_one_encoding_serves_every_step():

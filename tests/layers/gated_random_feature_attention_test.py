@@ -3,8 +3,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_rfa.layers import GatedRandomFeatureAttention
-from keras_rfa.layers.gated_random_feature_attention import SpreadMemory
+from keras_rfa.layers import GatedRandomFeatureAttention, SpreadMemory
 from keras_rfa.testing import as_numpy, assert_close, compiled
 
 X = np.random.default_rng(0).normal(size=(2, 6, 8)).astype("float32")
@@ -84,5 +83,9 @@ def test_memories_of_an_initializer():
     np.testing.assert_allclose(values, np.log([1, 3, 7]), atol=1e-5)
     config = SpreadMemory(3.0, 5.0).get_config()
     assert SpreadMemory.from_config(config).get_config() == config
-    with pytest.raises(ValueError, match="Received: shortest="):
-        SpreadMemory(1.0, 4.0)
+
+
+@pytest.mark.parametrize("lengths", [(1, 2), (4, 3), (4, float("inf"))])
+def test_lengths_to_remember(lengths):
+    with pytest.raises(ValueError, match="1 < shortest <= longest < inf"):
+        SpreadMemory(*lengths)

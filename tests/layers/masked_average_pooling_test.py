@@ -58,3 +58,8 @@ def test_it_takes_the_mask_and_hands_none_on():
         for row in ([3, 4, 0, 0], [3, 4])
     )
     assert_close("average", long, short)
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"inputs.shape=\(3, 4\)"):
+        MaskedAveragePooling()(np.ones((3, 4)))

@@ -14,6 +14,7 @@ from keras_rfa.layers import (
 from keras_rfa.testing import (
     as_numpy,
     assert_close,
+    assert_finite,
     compiled,
     differentiated,
 )
@@ -342,3 +343,41 @@ def test_sizes_of_numpy_are_those_of_python(layer):
     config = layer(**of_numpy).get_config()
     assert sizes.items() <= config.items()
     json.dumps(config)
+
+
+@pytest.mark.parametrize("shape", [(0, 6, WIDTH), (3, 0, WIDTH)])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_nothing_to_read_is_no_error(layer, shape):
+    made = attention(layer)
+    causal = layer is not CrossRandomFeatureAttention
+    made.build(shape, shape)
+    state = made.get_initial_state(shape[0])
+    x = ops.zeros(shape)
+    outputs, last = made(
+        x, x, use_causal_mask=causal, initial_state=state, return_state=True
+    )
+    assert tuple(outputs.shape) == shape
+    assert_close("state", as_numpy(last), as_numpy(state))
+
+
+@pytest.mark.parametrize(
+    ("length", "policy"),
+    [(1, "float32"), (1, "mixed_float16"), (1000, "float32")],
+)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_long_vectors_that_are_not_normalized(layer, length, policy):
+    """Estimates of exp(q·k) are then noise, but averages of the values."""
+    x = length * np.random.default_rng(0).normal(size=(2, 150, 128))
+    made = layer(2, 64, normalize_inputs=False, seed=1, dtype=policy)
+    made.build(x.shape, x.shape)
+    causal = layer is not CrossRandomFeatureAttention
+
+    def total(x):
+        outputs = made(x, x, use_causal_mask=causal, training=True)
+        return ops.sum(ops.cast(outputs, "float32")), outputs
+
+    _, outputs, *gradients = compiled(
+        differentiated(total, made.trainable_weights)
+    )(x.astype("float32"))
+    assert_finite("gradients", gradients)
+    assert np.abs(outputs).max() < 50 * length

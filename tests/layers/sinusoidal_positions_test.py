@@ -47,3 +47,9 @@ def test_config_and_mask():
     assert SinusoidalPositions.from_config(config).max_wavelength == 7
     assert layer.supports_masking
     assert layer.compute_output_shape((None, None, 6)) == (None, None, 6)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), "long"])
+def test_errors(value):
+    with pytest.raises(ValueError, match="Received: max_wavelength="):
+        SinusoidalPositions(value)

@@ -78,7 +78,7 @@ def test_symbolic_calls_are_checked():
 def test_two_blocks_do_not_share_an_attention():
     attention = RandomFeatureAttention(2, 4)
     TransformerEncoder(attention, 16)
-    with pytest.raises(ValueError, match="already belongs to another block"):
+    with pytest.raises(ValueError, match="already belongs to a block"):
         TransformerEncoder(attention, 16)
 
 

@@ -113,6 +113,31 @@ def test_decoder_masks_its_memory():
     assert_close("outputs", actual, expected)
 
 
+@pytest.mark.parametrize("make_attention", [softmax, cross])
+def test_every_decoder_masks_the_memory_that_they_share(make_attention):
+    ids, x = keras.Input((None,), dtype="int32"), keras.Input((None, 8))
+    memory = keras.layers.Embedding(10, 7, mask_zero=True)(ids)
+    y = x
+    for _ in range(3):
+        y = TransformerDecoder(rfa(), 16, make_attention())(y, memory)
+    model = keras.Model([ids, x], y)
+    expected = model.predict([np.array([[3, 4, 5]]), X[:1]], verbose=0)
+    padded = model.predict([np.array([[3, 4, 5, 0, 0]]), X[:1]], verbose=0)
+    assert_close("outputs", padded, expected)
+
+
+@pytest.mark.parametrize("normalize_first", [True, False])
+@pytest.mark.parametrize("make_attention", [softmax, rfa])
+def test_the_mask_of_the_inputs_stays(make_attention, normalize_first):
+    embedding = keras.layers.Embedding(10, 8, mask_zero=True)
+    x = embedding(np.array([[3, 4, 0]]))
+    block = TransformerEncoder(
+        make_attention(), 16, normalize_first=normalize_first
+    )
+    first, second = (ops.convert_to_numpy(block(x)) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
 def test_decoder_reads_an_encoded_memory_step_by_step():
     block = TransformerDecoder(rfa(), 16, cross_attention=cross())
     block.build(X.shape, MEMORY.shape)
@@ -199,6 +224,29 @@ def test_dropout_only_in_training():
     plain, served, trained = compiled(call)(X)
     np.testing.assert_array_equal(plain, served)
     assert np.abs(plain - trained).max() > 0.1
+
+
+def test_a_block_that_was_not_made_has_no_layers():
+    attention = rfa()
+    with pytest.raises(ValueError, match="Received: cross_attention='rfa'"):
+        TransformerDecoder(attention, 16, "rfa")
+    with pytest.raises(ValueError, match="already belongs to a block"):
+        TransformerDecoder(attention, 16, attention)
+    TransformerDecoder(attention, 16)
+    with pytest.raises(ValueError, match="already belongs to a block"):
+        TransformerEncoder(attention, 16)
+
+
+def test_symbolic_calls_raise_what_real_ones_do():
+    x, memory = keras.Input((6, 8)), keras.Input((5, 7))
+    with pytest.raises(ValueError, match="sees no memory"):
+        TransformerDecoder(rfa(), 16)(x, memory)
+    decoder = TransformerDecoder(rfa(), 16, softmax())
+    decoder.build(X.shape, MEMORY.shape)
+    with pytest.raises(ValueError, match="needs `memory`"):
+        decoder(x)
+    with pytest.raises(ValueError, match="MultiHeadAttention keeps no state"):
+        decoder(x, memory, return_state=True)
 
 
 def test_errors():

@@ -54,6 +54,9 @@ def problems(draw):
         }
     arrays = keras.tree.map_structure(lambda x: x.astype("float32"), arrays)
     if draw(st.booleans()):
+        weight = random.uniform(0, 2, size=(b, s, h))
+        arrays["key_weight"] = weight.astype("float32")
+    if draw(st.booleans()):
         share = draw(st.sampled_from([0.0, 0.5, 1.0]))
         arrays["key_mask"] = random.random((b, s)) < share
     options = {"causal": causal, "epsilon": draw(st.sampled_from([0.1, 1.0]))}

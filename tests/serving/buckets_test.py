@@ -178,6 +178,10 @@ def test_bad_buckets(boundaries, tokens, message):
 
 def test_batched_datasets_are_refused():
     _, dataset = make_documents([2, 2])
+    with pytest.raises(ValueError, match="shuffle_buffer=0"):
+        bucket_batches(dataset, [2], 2, shuffle_buffer=0)
+    with pytest.raises(ValueError, match=r"`\(ids, label\)`"):
+        bucket_batches(dataset.map(lambda x, y: (x, {"y": y})), [2], 2)
     with pytest.raises(ValueError, match="not batched"):
         bucket_batches(dataset.batch(2), [2], 2)
     with pytest.raises(ValueError, match=r"`\(ids, label\)`"):

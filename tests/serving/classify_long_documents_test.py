@@ -4,6 +4,7 @@ import collections
 import csv
 import importlib
 import json
+import os
 import pathlib
 import random
 import sys
@@ -199,6 +200,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch):
     ("arguments", "message"),
     [
         (["--data-dir", "missing"], "a folder that exists.*'missing'"),
+        (["--data-dir", ""], "a folder that exists.*''"),
         (["--attention", "rfq"], "`attention` must be one of.*'rfq'"),
         (["--width", 9, "--heads", 2], "`hidden_dim` must be a multiple"),
     ],
@@ -211,11 +213,29 @@ def test_wrong_options(tmp_path, monkeypatch, arguments, message):
     )
 
 
-@pytest.mark.parametrize("number", ["0", "-3", "many"])
-def test_wrong_numbers(monkeypatch, number, capsys):
+@pytest.mark.parametrize(
+    ("option", "number"),
+    [
+        ("--layers", "0"),
+        ("--layers", "-3"),
+        ("--layers", "many"),
+        ("--seed", "-1"),
+        ("--vocabulary-size", "5"),
+        ("--learning-rate", "nan"),
+    ],
+)
+def test_wrong_numbers(monkeypatch, option, number, capsys):
     with pytest.raises(SystemExit):
-        main(monkeypatch, "--layers", number)
-    assert "--layers" in capsys.readouterr().err
+        main(monkeypatch, option, number)
+    assert f"{option}: invalid" in capsys.readouterr().err
+
+
+def test_names_of_classes_are_utf8(tmp_path):
+    documents = importlib.import_module("documents")
+    folder = os.fsencode(tmp_path) + b"/data/\xff"
+    os.makedirs(folder)
+    with pytest.raises(ValueError, match="name the classes, in UTF-8"):
+        documents.read_folders(tmp_path / "data")
 
 
 @pytest.mark.parametrize(

@@ -299,8 +299,10 @@ def test_an_existing_directory_is_kept_unless_asked(tmp_path):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a", "b"], r"3 classes of the model.*\['a', 'b'\]"),
-        ("abc", "3 classes"),
+        (["a", "b"], r"3 strings, one for each class.*\['a', 'b'\]"),
+        ("abc", "3 strings"),
+        ({"a", "b", "c"}, "3 strings"),
+        ([1, 2, 3], "3 strings"),
         (["a", "b", "b"], r"differ.*\['a', 'b', 'b'\]"),
     ],
 )
@@ -311,10 +313,44 @@ def test_class_names_must_fit(names, message, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_tokenizer_must_fit(tmp_path):
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_tokenizer_must_fit(nested, tmp_path):
     model = make_classifier(100)
+    if nested:
+        ids = keras.Input((None,), dtype="int32")
+        model = keras.Model(ids, model(ids))
     with pytest.raises(ValueError, match="257 ids and the model only 100"):
         export_classifier(model, ByteTokenizer(), CLASSES, tmp_path / "new")
+
+
+def test_the_model_must_be_a_classifier(tmp_path):
+    model = keras_rfa.models.document_encoder(
+        257, num_layers=1, hidden_dim=8, num_heads=1, intermediate_dim=8
+    )
+    with pytest.raises(ValueError, match="`logits` must have shape"):
+        export_classifier(model, ByteTokenizer(), CLASSES, tmp_path / "new")
+
+
+def test_what_is_no_directory_is_never_replaced(tmp_path):
+    model = make_classifier(257)
+    (tmp_path / "file").write_text("keep")
+    (tmp_path / "link").symlink_to(tmp_path / "missing")
+    for name in ("file", "link"):
+        with pytest.raises(FileExistsError, match="is no directory"):
+            export_classifier(
+                model, ByteTokenizer(), CLASSES, tmp_path / name, overwrite=True
+            )
+    assert (tmp_path / "file").read_text() == "keep"
+
+
+def test_a_batch_of_nothing_has_no_answers(tmp_path):
+    path = tmp_path / "exported"
+    export_classifier(make_classifier(257), ByteTokenizer(), CLASSES, path)
+    served = tf.saved_model.load(str(path)).signatures
+    answer = served["serving_default"](text=tf.constant([], tf.string))
+    assert answer["probabilities"].shape == (0, 3)
+    answer = served["token_ids"](token_ids=tf.zeros((2, 0), tf.int32))
+    assert np.isfinite(answer["probabilities"]).all()
 
 
 def test_ids_that_the_model_does_not_have_are_an_error(tmp_path):

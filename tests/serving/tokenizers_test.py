@@ -271,6 +271,7 @@ def test_vocabulary_size():
     ("vocabulary", "message"),
     [
         ([], r"missing \['\[PAD\]'"),
+        (["[PAD]", "[UNK]"], "and pieces of words"),
         (["[UNK]", "[PAD]"], r"first '\[PAD\]'"),
         (["[PAD]", "a"], r"missing \['\[UNK\]'\]"),
         (["[PAD]", "[UNK]", "a", "b", "a"], r"not strings \['a', 'a'\]"),
@@ -285,7 +286,7 @@ def test_bad_vocabularies(vocabulary, message):
 
 @pytest.mark.parametrize("tokenizer", make_tokenizers())
 def test_bad_arguments(tokenizer):
-    for texts in ([1, 2], [["a"]], None, tf.constant([1])):
+    for texts in ([1, 2], [["a"]], None, tf.constant([1]), "\ud800"):
         with pytest.raises(ValueError, match="`texts` must be a string"):
             tokenizer(texts)
     for ids in ([[-1]], [tokenizer.vocabulary_size]):

@@ -51,6 +51,25 @@ print(learn_vocabulary({CORPUS!r}, 150))
     assert printed.splitlines()[-1] == str(vocabulary)
 
 
+@pytest.mark.parametrize("size", [6, 10, 20, 30, 60])
+def test_the_most_frequent_letters_are_kept(size):
+    texts = ["the film was good and the film was bad"] * 3 + ["films filmed"]
+    vocabulary = learn_vocabulary(texts, size)
+    assert len(vocabulary) <= size
+    counts = collections.Counter("".join(texts).replace(" ", ""))
+    known = {piece[-1] for piece in vocabulary[2:]}
+    missing = {letter for letter in counts if letter not in known}
+    assert min(counts[x] for x in known) >= max(
+        (counts[x] for x in missing), default=0
+    )
+    assert len(WordpieceTokenizer(vocabulary)("film")) > 0
+
+
+def test_a_word_too_long_to_learn_leaves_its_letters():
+    vocabulary = learn_vocabulary(["x" * 100_000], 10)
+    assert set(vocabulary[2:]) == {"x", "##x"}
+
+
 def test_vocabulary_size_is_a_limit():
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefgh", k=5)) for _ in range(3000)]
