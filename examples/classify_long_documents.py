@@ -22,11 +22,12 @@ import argparse
 import functools
 import importlib
 import json
+import math
 import os
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -40,6 +41,7 @@ from documents import (
     read_reviews,
     tokenise,
 )
+from options import check_output, parse_options
 from report import (
     DocumentCount,
     Progress,
@@ -82,85 +84,6 @@ def main() -> None:
     with new_directory(options.output_dir, overwrite=True) as directory:
         classify(options, pathlib.Path(directory))
     announce(f"Wrote {options.output_dir}")
-
-
-def parse_options() -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        description="Train a classifier of long documents and export it.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    add = parser.add_argument
-    add("--data-dir", help="a folder of text files for each class")
-    add("--output-dir", default="runs/classify_long_documents")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace the folder that an earlier run has written",
-    )
-    add(
-        "--attention",
-        default="rfa",
-        help="a name of keras_rfa.models, or your own, module:function, called "
-        "with (num_heads, key_dim, name=name)",
-    )
-    add("--tokenizer", choices=("wordpiece", "bytes"), default="wordpiece")
-    add("--learning-rate", type=positive_float, default=3e-3)
-    add("--dropout", type=float, default=0.2)
-    add("--seed", type=at_least(0), default=0)
-    add(
-        "--vocabulary-size",
-        type=at_least(6),
-        default=8000,
-        help="pieces to learn",
-    )
-    for name, default, text in (
-        ("--max-length", 1024, "tokens of a document that are read"),
-        ("--tokens-per-batch", 4096, "tokens of a step, with padding"),
-        ("--epochs", 1, "times to read the training documents"),
-        ("--layers", 1, "blocks of the transformer"),
-        ("--width", 64, "entries of the vector of a token"),
-        ("--heads", 2, "attention heads of a block"),
-        ("--features", 16, "random features of a head"),
-    ):
-        add(name, type=at_least(1), default=default, help=text)
-    return parser.parse_args()
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    """Returns a type of integers, as `argparse` wants it."""
-
-    def read(text: str) -> int:
-        if int(text) < least:
-            raise ValueError
-        return int(text)
-
-    read.__name__ = f"integer of at least {least},"
-    return read
-
-
-def positive_float(text: str) -> float:
-    """Returns a finite number, as `argparse` wants it."""
-    if not 0 < float(text) < float("inf"):
-        raise ValueError
-    return float(text)
-
-
-def check_output(options: argparse.Namespace) -> None:
-    """Refuses, before any work, to write over anything but an old run."""
-    output = pathlib.Path(options.output_dir)
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return
-    if not (output / "results.json").exists():
-        raise FileExistsError(
-            f"{str(output)!r} exists and is not the output of an earlier run. "
-            "Choose another `--output-dir`."
-        )
-    if not options.overwrite:
-        raise FileExistsError(
-            f"{str(output)!r} holds an earlier run. Pass `--overwrite` to "
-            "replace it, or choose another `--output-dir`."
-        )
 
 
 def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
@@ -209,7 +132,7 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
     validation = batches(tokenise(tokenizer, corpus.validation))
     fit(trainer, train, validation, progress, options)
     print(
-        f"  {model.count_params():,} parameters, "
+        f"  {trainable_parameters(model):,} parameters, "
         f"{progress.seconds:.0f} s, {progress.tokens_per_second:,.0f} tokens a "
         "second with compiling and validation"
     )
@@ -245,7 +168,7 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
         "accuracy_by_length": by_length,
         "class_names": corpus.class_names,
         "documents": sizes | corpus.counts,
-        "parameters": model.count_params(),
+        "parameters": trainable_parameters(model),
         "train_tokens": int(lengths.sum()),
         "train_seconds": progress.seconds,
         "tokens_per_second": progress.tokens_per_second,
@@ -277,6 +200,11 @@ def make_tokenizer(
         "".join(f"{piece}\n" for piece in vocabulary), encoding="utf-8"
     )
     return WordpieceTokenizer(vocabulary, max_length=options.max_length)
+
+
+def trainable_parameters(model: keras.Model) -> int:
+    """Counts what is learned; the matrices of the pools are not."""
+    return sum(math.prod(weight.shape) for weight in model.trainable_weights)
 
 
 def build_model(

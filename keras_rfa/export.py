@@ -134,11 +134,12 @@ def _for_serving(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
     config = {key: _for_serving(value) for key, value in config.items()}
-    name = config.get("class_name")
-    if name == "RandomProjectionPool":
-        config["config"]["pool_size"] = 1
-    elif name == "DTypePolicy":
+    if config.get("class_name") == "DTypePolicy":
         config["config"]["name"] = "float32"
+    if str(config.get("registered_name")).startswith("keras_rfa>"):
+        for name, value in (("pool_size", 1), ("stateful", False)):
+            if name in config["config"]:
+                config["config"][name] = value
     return config
 
 
@@ -265,14 +266,17 @@ def _check_model(
 
 
 def _vocabulary_size(model: keras.Model) -> int | None:
-    """Returns how many ids the embedding of a model has, if it has one."""
+    """Returns how many ids the model has, by the embedding that reads them."""
     for layer in model.layers:
-        if isinstance(layer, keras.layers.Embedding):
-            return int(layer.input_dim)
         if isinstance(layer, keras.Model):
             size = _vocabulary_size(layer)
             if size is not None:
                 return size
+        elif (
+            isinstance(layer, keras.layers.Embedding)
+            and layer.input is model.inputs[0]
+        ):
+            return int(layer.input_dim)
     return None
 
 

@@ -67,19 +67,33 @@ CASES = {
 BLOCKS = ("encoder", "decoder")
 
 
+def says_something(check, name):
+    """Whether a check has anything to compare; it passes where it has not."""
+    _, form = CASES[name]
+    gated = name.startswith("gated")
+    return {
+        testing.check_reference: name not in BLOCKS,
+        testing.check_attention_scores: name not in BLOCKS,
+        testing.check_streaming: not (gated and form == "bidirectional"),
+        testing.check_chunk_size: gated or form == "causal",
+        testing.check_causality: form == "causal",
+        # One test saves all cases, and loads them in one process.
+        testing.check_saving: False,
+    }.get(check, True)
+
+
 @pytest.mark.parametrize(
     ("check", "name"),
     [
         pytest.param(check, name, id=f"{check.__name__[6:]}-{name}")
         for check in testing.CHECKS
         for name in CASES
-        if check is not testing.check_saving
+        if says_something(check, name)
     ],
 )
 def test_contract(check, name):
     arguments = {}
-    takes_reference = testing.check_reference, testing.check_precision
-    if name in BLOCKS and check in takes_reference:
+    if name in BLOCKS and check is testing.check_precision:
         arguments["reference"] = None
     check(*CASES[name], **arguments)
 

@@ -75,11 +75,27 @@ class CrossRandomFeatureAttention(RandomFeatureAttention):
                 `value`.
             key_mask: bool tensor of shape `(b, s)`. Defaults to the mask of
                 `key`.
-            training: bool. Whether to draw matrices.
+            training: bool. Whether to draw matrices. It is not taken from the
+                call around it, as that of a layer is.
 
         Returns:
             dict, as `return_state=True` gives it.
+
+        Raises:
+            ValueError: if the layer has not been built, or for the symbolic
+                tensors of a Functional model.
+
+        Example:
+
+        >>> state = layer.encode(memory)
+        >>> output = layer(query, initial_state=state)
         """
+        if isinstance(value, keras.KerasTensor):
+            raise ValueError(
+                "`encode` is no layer of a Functional model. Call the layer "
+                "itself, `layer(query, memory)`, or call `encode` in a layer "
+                f"of your own. Received: value={value}"
+            )
         if not self.built:
             raise ValueError(
                 f"{self.name!r} must be built before it encodes a memory: its "
@@ -89,7 +105,7 @@ class CrossRandomFeatureAttention(RandomFeatureAttention):
         # Keras fills masks in calls of the layer only.
         value_mask = mask_of(value) if value_mask is None else value_mask
         key_mask = mask_of(key) if key_mask is None else key_mask
-        key_mask = key_padding(value_mask, key_mask)
+        key_mask = key_padding(value, value_mask, key_mask)
         indices = self.features.draw(training)
         inputs = {
             **self._memory(value, key, key_mask),

@@ -30,7 +30,8 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
         *args: as in `RandomFeatureAttention`.
         gate_bias_initializer: Initializer of `b_g`. Defaults to
             `keras_rfa.layers.SpreadMemory()`: at first the heads remember for
-            4 to 512 steps (`g` from 3/4 to 1 - 1/512).
+            4 to 512 steps (`g` from 3/4 to 1 - 1/512). The gate always has a
+            bias, without regularizer or constraint.
         **kwargs: as in `RandomFeatureAttention`.
 
     Raises:
@@ -69,6 +70,8 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
         super().build_projections(query_shape, value_shape, key_shape)
         arguments = self._dense_arguments()
         arguments["bias_initializer"] = self.gate_bias_initializer
+        # They would pull every memory to two steps, where the bias is 0.
+        arguments["bias_regularizer"] = arguments["bias_constraint"] = None
         # A gate near 1 is 1 - 2**-9 at the next value in bfloat16.
         arguments["dtype"] = keras.backend.result_type(
             self.compute_dtype, "float32"

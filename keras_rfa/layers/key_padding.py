@@ -1,11 +1,15 @@
+import functools
 from typing import Any
 
 from keras import ops
+
+from keras_rfa.ops.checks import check_shape
 
 Tensor = Any
 
 
 def key_padding(
+    value: Tensor,
     value_mask: Tensor | None = None,
     key_mask: Tensor | None = None,
     attention_mask: Tensor | None = None,
@@ -13,34 +17,36 @@ def key_padding(
     """Combines the masks of an attention layer to one for each key.
 
     Args:
+        value: Tensor of shape `(b, s, value_width)`.
         value_mask: bool tensor of shape `(b, s)` or `None`.
         key_mask: bool tensor of shape `(b, s)` or `None`.
         attention_mask: bool tensor of shape `(b, 1, s)` or `(b, 1, 1, s)`,
-            the axis of queries statically 1, or `None`.
+            the axis of queries statically 1, or `None`. Its `b` may be 1, for
+            all rows.
 
     Returns:
         bool tensor of shape `(b, s)`, `True` where every mask is, or `None`.
 
     Raises:
-        ValueError: if `attention_mask` has another shape.
+        ValueError: if a mask has another shape.
     """
+    batch, steps = value.shape[:2]
+    masks = []
+    for name, mask in (("value_mask", value_mask), ("key_mask", key_mask)):
+        if mask is not None:
+            check_shape(name, mask, batch=batch, steps=steps)
+            masks.append(ops.cast(mask, "bool"))
     if attention_mask is not None:
         check_key_padding(attention_mask)
         shape = attention_mask.shape
-        attention_mask = ops.squeeze(
-            attention_mask, tuple(range(1, len(shape) - 1))
-        )
-    masks = [
-        ops.cast(mask, "bool")
-        for mask in (value_mask, key_mask, attention_mask)
-        if mask is not None
-    ]
+        mask = ops.squeeze(attention_mask, tuple(range(1, len(shape) - 1)))
+        of_all = {"batch": 1} if shape[0] == 1 else {"batch": batch}
+        check_shape("attention_mask", mask, **of_all, steps=steps)
+        mask = ops.cast(mask, "bool")
+        masks.append(ops.broadcast_to(mask, ops.shape(value)[:2]))
     if not masks:
         return None
-    combined = masks[0]
-    for mask in masks[1:]:
-        combined = ops.logical_and(combined, mask)
-    return combined
+    return functools.reduce(ops.logical_and, masks)
 
 
 def check_key_padding(attention_mask: Any) -> None:

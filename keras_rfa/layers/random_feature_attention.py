@@ -75,7 +75,8 @@ class RandomFeatureAttention(StatefulAttention):
             anew and draws the matrices that training uses until the next
             reset: call it at the beginning of an epoch, and before and after
             validation. Files do not hold the state.
-        seed: int. Seed of the pool and of the dropout.
+        seed: int. Seed of the pool and of the dropout. Layers of one seed have
+            the same matrices and draw the same ones at each step.
         **kwargs: `use_bias`, `output_shape`, `kernel_initializer`,
             `bias_initializer`, the regularizers and constraints of
             `keras.layers.MultiHeadAttention`, `name` and `dtype`.
@@ -103,7 +104,8 @@ class RandomFeatureAttention(StatefulAttention):
         scores `(b, h, t, s)` in float32, and the state: a dict of `"s"`
         `(b, h, m, e)`, `"z"` `(b, h, m)` and `"weight"` `(b, h)`, float32
         whatever the dtype policy, and `"indices"` `(h,)`, int32, the matrices
-        of the pool that made it.
+        of the pool that made it. It has no batch axis: a Functional model that
+        takes or returns states at inference leaves it out, where it is 0.
 
     Raises:
         ValueError: for sizes that are not positive, a mask that is not key
@@ -213,7 +215,8 @@ class RandomFeatureAttention(StatefulAttention):
             initial_state=initial_state,
             return_state=return_state,
         )
-        key_mask = key_padding(value_mask, key_mask, attention_mask)
+        if value is not None:
+            key_mask = key_padding(value, value_mask, key_mask, attention_mask)
         state, indices = self.begin(query.shape[0], initial_state, training)
         inputs = {
             "q": self.query_dense(ops.cast(query, self.compute_dtype)),

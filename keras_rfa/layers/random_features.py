@@ -61,6 +61,12 @@ class RandomFeatures(keras.layers.Layer):
                     num_heads, num_features, key_dim, seed=seed
                 )
             )
+        elif projection_pool is not None:
+            raise ValueError(
+                f"feature_map={feature_map!r} has no random matrices, and so "
+                "no use for `projection_pool`. Leave it out. "
+                f"Received: projection_pool={projection_pool!r}"
+            )
         self.feature_dim = 0
 
     def build(self, input_shape: Any = None) -> None:

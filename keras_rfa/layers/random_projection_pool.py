@@ -1,4 +1,3 @@
-import operator
 import random
 import zlib
 from typing import Any
@@ -127,6 +126,17 @@ class RandomProjectionPool(keras.layers.Layer):
         """
         if not training or self.pool_size == 1:
             return ops.zeros((self.num_heads,), dtype="int32")
+        self.check_can_train()
+        return keras.random.randint(
+            (self.num_heads,),
+            0,
+            self.pool_size,
+            dtype="int32",
+            seed=self.seed_generator,
+        )
+
+    def check_can_train(self) -> None:
+        """Raises a `ValueError` if the weights came from another pool."""
         if not self.can_train:
             raise ValueError(
                 f"The weights of {self.name!r} were trained with a pool that "
@@ -138,13 +148,6 @@ class RandomProjectionPool(keras.layers.Layer):
                 "`save_weights` and `load_weights`, which also copy the seed, "
                 "not with `set_weights`."
             )
-        return keras.random.randint(
-            (self.num_heads,),
-            0,
-            self.pool_size,
-            dtype="int32",
-            seed=self.seed_generator,
-        )
 
     def take(self, indices: Tensor) -> Tensor:
         """Returns the matrices with the given indices.
@@ -165,6 +168,8 @@ class RandomProjectionPool(keras.layers.Layer):
         return ops.where(indices[:, None, None] == 0, projection, drawn)
 
     def save_own_variables(self, store: Any) -> None:
+        if not self.built:
+            return
         _, draws = ops.convert_to_numpy(self.seed_generator.state)
         store["projection"] = self.projection
         store["seed"] = np.asarray(self.seed, "int64")
@@ -172,6 +177,9 @@ class RandomProjectionPool(keras.layers.Layer):
         store["checksum"] = np.asarray(self._checksum(), "int64")
 
     def load_own_variables(self, store: Any) -> None:
+        if not self.built:
+            super().load_own_variables(store)
+            return
         shape = tuple(store["projection"].shape)
         if shape != tuple(self.projection.shape):
             raise ValueError(
@@ -233,13 +241,12 @@ class RandomProjectionPool(keras.layers.Layer):
 
 def check_seed(seed: Any) -> int:
     """Returns a seed that every backend can hold, or raises a `ValueError`."""
-    is_integer = hasattr(seed, "__index__") and not isinstance(seed, bool)
-    if not is_integer or not 0 <= operator.index(seed) <= MAX_SEED:
+    if check_positive("seed", seed, least=0) > MAX_SEED:
         raise ValueError(
             f"`seed` must be an integer from 0 to {MAX_SEED}. "
             f"Received: seed={seed!r}"
         )
-    return operator.index(seed)
+    return int(seed)
 
 
 def _constant(array: np.ndarray) -> Any:

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_rfa.ops.checks import check_number
+from keras_rfa.ops.checks import check_number, check_shape
 
 Tensor = Any
 
@@ -43,11 +43,18 @@ class SinusoidalPositions(keras.layers.Layer):
         self.max_wavelength = check_number("max_wavelength", max_wavelength, 1)
         self.supports_masking = True
 
+    def build(self, input_shape: Any) -> None:
+        check_shape("inputs", input_shape, batch=None, steps=None, width=None)
+        self.built = True
+
     def call(self, inputs: Tensor, start_index: Any = 0) -> Tensor:
         steps, width = ops.shape(inputs)[1:]
+        start_index = ops.cast(start_index, "int32")
         position = ops.arange(steps, dtype="int32") + start_index
         exponents = np.arange(0, width, 2, dtype="float32") / width
-        frequencies = (self.max_wavelength**-exponents).astype("float32")
+        frequencies = ops.convert_to_tensor(
+            self.max_wavelength**-exponents, dtype="float32"
+        )
         angle = ops.cast(position, "float32")[:, None] * frequencies
         waves = ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
         return inputs + ops.cast(waves[None, :, :width], inputs.dtype)

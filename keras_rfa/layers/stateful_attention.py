@@ -111,6 +111,8 @@ class StatefulAttention(MultiHeadProjections):
         if "drawn" not in state:
             return state
         drawn = state.pop("drawn")
+        if training and self.features.pool is not None:
+            self.features.pool.check_can_train()
         indices = drawn if training else self.features.draw(training)
         same = ops.all(state.pop("indices") == indices)
         state = {name: ops.where(same, sums, 0) for name, sums in state.items()}

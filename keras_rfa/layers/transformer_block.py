@@ -1,3 +1,6 @@
+import gc
+import inspect
+import weakref
 from typing import Any
 
 import keras
@@ -46,6 +49,9 @@ class TransformerBlock(keras.layers.Layer):
             "intermediate_dim", intermediate_dim
         )
         self.dropout = dropout
+        self.dropout_layer = keras.layers.Dropout(
+            dropout, dtype=self.dtype_policy, name="dropout"
+        )
         self.activation = keras.activations.get(activation)
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
@@ -60,9 +66,6 @@ class TransformerBlock(keras.layers.Layer):
         self.expand_dense.build(input_shape)
         self.contract_dense = self._dense("contract", input_shape[-1])
         self.contract_dense.build((*input_shape[:-1], self.intermediate_dim))
-        self.dropout_layer = keras.layers.Dropout(
-            self.dropout, dtype=self.dtype_policy, name="dropout"
-        )
         self.dropout_layer.build(input_shape)
 
     def build_norm(self, sublayer: str, shape: Any) -> keras.layers.Layer:
@@ -79,8 +82,12 @@ class TransformerBlock(keras.layers.Layer):
         self, attention: keras.layers.Layer, query: Any, value: Any
     ) -> None:
         """Builds a wrapped attention layer unless it has been built."""
-        if not attention.built:
+        if attention.built:
+            return
+        if "query_shape" in inspect.signature(attention.build).parameters:
             attention.build(query_shape=query, value_shape=value)
+        else:  # a layer that Keras builds when it is called
+            attention(keras.KerasTensor(query), keras.KerasTensor(value))
 
     def attend(
         self,
@@ -172,10 +179,11 @@ class TransformerBlock(keras.layers.Layer):
         }
 
 
-def own_layers(**layers: Any) -> list[keras.layers.Layer]:
+def own_layers(block: Any, **layers: Any) -> list[keras.layers.Layer]:
     """Returns attention layers, also from serialised forms, for one block.
 
     Args:
+        block: the block that is made.
         **layers: the layers, each under the name of its argument.
 
     Raises:
@@ -194,12 +202,20 @@ def own_layers(**layers: Any) -> list[keras.layers.Layer]:
             )
         others = [x for name, x in layers.items() if name != argument]
         is_shared = any(layer is other for other in others)
-        if is_shared or getattr(layer, "is_in_a_block", False):
+        if is_shared or _is_in_a_block(layer):
             raise ValueError(
                 f"`{argument}` already belongs to a block. Blocks that share a "
                 "layer share its weights, and do not load again from a file: "
                 f"make a new layer for each. Received: {layer.name!r}"
             )
     for layer in layers.values():
-        layer.is_in_a_block = True
+        layer.block = weakref.ref(block)
     return list(layers.values())
+
+
+def _is_in_a_block(layer: keras.layers.Layer) -> bool:
+    """Tells whether a block that is still in use has the layer."""
+    if not hasattr(layer, "block"):
+        return False
+    gc.collect()  # blocks that nothing refers to but themselves
+    return layer.block() is not None

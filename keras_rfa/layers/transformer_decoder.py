@@ -75,7 +75,7 @@ class TransformerDecoder(TransformerBlock):
         attentions = {"self_attention": self_attention}
         if cross_attention is not None:
             attentions["cross_attention"] = cross_attention
-        self.self_attention, *cross = own_layers(**attentions)
+        self.self_attention, *cross = own_layers(self, **attentions)
         self.cross_attention = cross[0] if cross else None
 
     def build(self, inputs_shape: Any, memory_shape: Any = None) -> None:
@@ -148,7 +148,7 @@ class TransformerDecoder(TransformerBlock):
                     "A decoder without `cross_attention` sees no memory. "
                     "Leave it out, or build the block with one."
                 )
-        elif memory is None and "cross" not in states:
+        elif memory is None and states.get("cross") is None:
             raise ValueError(
                 "A decoder with `cross_attention` needs `memory`, or "
                 '`initial_state={"cross": cross_attention.encode(memory)}`.'

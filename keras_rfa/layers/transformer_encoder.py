@@ -58,7 +58,7 @@ class TransformerEncoder(TransformerBlock):
         self, attention: Any, intermediate_dim: int, *args: Any, **kwargs: Any
     ) -> None:
         super().__init__(intermediate_dim, *args, **kwargs)
-        (self.attention,) = own_layers(attention=attention)
+        (self.attention,) = own_layers(self, attention=attention)
 
     def build(self, input_shape: Any) -> None:
         self.attention_norm = self.build_norm("attention", input_shape)

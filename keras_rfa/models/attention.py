@@ -43,6 +43,9 @@ def make_attention(
 
     Returns:
         A layer that is called as `keras.layers.MultiHeadAttention` is.
+
+    Raises:
+        ValueError: if the name is not in the table.
     """
     if isinstance(attention, str):
         if attention not in ATTENTIONS:
@@ -55,18 +58,10 @@ def make_attention(
     return attention(num_heads, key_dim, name=name, **(options or {}))
 
 
-def _rfa(feature_map: str) -> AttentionBuilder:
+def _with(layer: AttentionBuilder, feature_map: str) -> AttentionBuilder:
     def build(num_heads: int, key_dim: int, **options: Any) -> Any:
         options = {"feature_map": feature_map, **options}
-        return RandomFeatureAttention(num_heads, key_dim, **options)
-
-    return build
-
-
-def _gated_rfa(feature_map: str) -> AttentionBuilder:
-    def build(num_heads: int, key_dim: int, **options: Any) -> Any:
-        options = {"feature_map": feature_map, **options}
-        return GatedRandomFeatureAttention(num_heads, key_dim, **options)
+        return layer(num_heads, key_dim, **options)
 
     return build
 
@@ -82,15 +77,16 @@ def _performer(
         num_heads, num_features, key_dim, orthogonal=True, seed=seed
     )
     options = {"projection_pool": pool, "seed": seed, **options}
-    return _rfa("positive")(num_heads, key_dim, **options)
+    build = _with(RandomFeatureAttention, "positive")
+    return build(num_heads, key_dim, **options)
 
 
 ATTENTIONS: dict[str, AttentionBuilder] = {
-    "linear": _rfa("elu"),
+    "linear": _with(RandomFeatureAttention, "elu"),
     "performer": _performer,
-    "rfa": _rfa("gaussian"),
-    "rfa_arccos": _rfa("arccos"),
-    "rfa_gated": _gated_rfa("gaussian"),
-    "rfa_gated_arccos": _gated_rfa("arccos"),
+    "rfa": _with(RandomFeatureAttention, "gaussian"),
+    "rfa_arccos": _with(RandomFeatureAttention, "arccos"),
+    "rfa_gated": _with(GatedRandomFeatureAttention, "gaussian"),
+    "rfa_gated_arccos": _with(GatedRandomFeatureAttention, "arccos"),
     "softmax": keras.layers.MultiHeadAttention,
 }

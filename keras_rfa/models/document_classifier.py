@@ -55,7 +55,7 @@ def document_classifier(
     >>> model.compile(
     ...     "adam", keras.losses.SparseCategoricalCrossentropy(True))
     """
-    check_positive("num_classes", num_classes)
+    num_classes = check_positive("num_classes", num_classes)
     encoder = document_encoder(
         vocabulary_size,
         num_layers=num_layers,

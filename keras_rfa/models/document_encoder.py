@@ -36,7 +36,8 @@ def document_encoder(
             `"rfa_gated_arccos"`, `"performer"`, `"linear"`, `"softmax"`, or a
             callable `(num_heads, key_dim, name, **options) -> layer`.
         attention_options: dict of further arguments of the attention layers,
-            such as `{"num_features": 128}`.
+            such as `{"num_features": 128}`. A `"seed"` is that of the first
+            block, and each further one has the next.
         dropout: float. The share to drop after the embeddings and at the end
             of each sublayer.
         name: string. The name of the model.
@@ -57,14 +58,10 @@ def document_encoder(
     >>> model(keras.ops.ones((2, 1000), "int32")).shape
     (2, 1000, 64)
     """
-    for argument, size in {
-        "vocabulary_size": vocabulary_size,
-        "num_layers": num_layers,
-        "hidden_dim": hidden_dim,
-        "num_heads": num_heads,
-        "intermediate_dim": intermediate_dim,
-    }.items():
-        check_positive(argument, size)
+    vocabulary_size = check_positive("vocabulary_size", vocabulary_size)
+    num_layers = check_positive("num_layers", num_layers)
+    hidden_dim = check_positive("hidden_dim", hidden_dim)
+    num_heads = check_positive("num_heads", num_heads)
     if hidden_dim % num_heads:
         raise ValueError(
             "`hidden_dim` must be a multiple of `num_heads`. "
@@ -86,13 +83,16 @@ def document_encoder(
     x = SinusoidalPositions(name="positions")(x)
     x = keras.layers.Dropout(dropout, name="embedding_dropout")(x)
     for i in range(num_layers):
+        options = dict(attention_options or {})
+        if options.get("seed") is not None:  # not the same draws in each
+            options["seed"] += i
         x = TransformerEncoder(
             make_attention(
                 attention,
                 num_heads,
                 hidden_dim // num_heads,
                 name="attention",
-                options=attention_options,
+                options=options,
             ),
             intermediate_dim,
             dropout=dropout,

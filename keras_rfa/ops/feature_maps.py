@@ -167,7 +167,8 @@ def _scaled(x: Tensor, scale: Tensor | None) -> Tensor:
 
 
 def _project(x: Tensor, projection: Tensor) -> Tensor:
-    return ops.einsum("bthd,hDd->bthD", x, projection)
+    # Keras takes small letters only of symbolic tensors: f stands for D.
+    return ops.einsum("bthd,hfd->bthf", x, projection)
 
 
 def _half_square(x: Tensor) -> Tensor:

@@ -48,6 +48,10 @@ def linear_attention(
     `S_t + R_t`, where `R` runs the same recurrence from the last step to the
     first and the step's own term counts once.
 
+    Where the length is not known when a graph is built, as in an export for
+    any length, causal forms combine all chunks by one product, quadratic in
+    their number: it costs as much as all else from about 64k steps on.
+
     Args:
         query_features: Tensor of shape `(b, t, h, m)`.
         key_features: Tensor of shape `(b, s, h, m)`.
@@ -139,7 +143,7 @@ def read_state(
     Returns:
         Tensor of shape `(b, t, h, e)`, float32.
     """
-    check_state(state, None, None, None, None)
+    check_state(state, None, None, None, None, with_indices=True, name="state")
     batch, heads, width, _ = state["s"].shape
     check_shape(
         "query_features",

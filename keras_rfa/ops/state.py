@@ -48,6 +48,7 @@ def check_state(
     feature_dim: int | None,
     value_dim: int | None,
     with_indices: bool = False,
+    name: str = "initial_state",
 ) -> None:
     """Raises a `ValueError` unless `state` has the right keys and shapes.
 
@@ -59,6 +60,7 @@ def check_state(
         value_dim: int. Width of the values, `e`.
         with_indices: bool. Whether the state may hold `"indices"` `(h,)`, the
             matrices of a pool that it was made with.
+        name: string. The argument to name in the error.
     """
     required = {"s", "z", "weight"}
     allowed = required | ({"indices"} if with_indices else set())
@@ -66,7 +68,7 @@ def check_state(
         received = sorted(state) if isinstance(state, dict) else type(state)
         also = ' and may have the key "indices"' if with_indices else ""
         raise ValueError(
-            f"`initial_state` must be a dict with the keys {sorted(required)}"
+            f"`{name}` must be a dict with the keys {sorted(required)}"
             f"{also}, such as `return_state=True` gives. Received: {received}"
         )
     heads = {"batch": batch_size, "heads": num_heads}
@@ -76,13 +78,13 @@ def check_state(
         "weight": heads,
         "indices": {"heads": num_heads},
     }
-    for name, tensor in state.items():
-        check_shape(f"initial_state[{name!r}]", tensor, **shapes[name])
-        expected = "int32" if name == "indices" else SUM_DTYPE
+    for key, tensor in state.items():
+        check_shape(f"{name}[{key!r}]", tensor, **shapes[key])
+        expected = "int32" if key == "indices" else SUM_DTYPE
         received = keras.backend.standardize_dtype(tensor.dtype)
         if received != expected:
             raise ValueError(
-                f"`initial_state[{name!r}]` must have dtype {expected}, "
+                f"`{name}[{key!r}]` must have dtype {expected}, "
                 "whatever the dtype policy: sums lose their last terms in "
                 f"half precision. Received: dtype={received}"
             )

@@ -44,6 +44,9 @@ def check_all(
 ) -> None:
     """Checks every promise; see the functions in `CHECKS`.
 
+    Those that a form or a layer does not make are passed over: causality
+    where nothing is causal, streams where the layer takes no state.
+
     Args:
         make_layer: function without arguments that returns a new layer, which
             must take inputs of width 12.

@@ -21,9 +21,12 @@ def bucket_batches(
     """Batches documents with others of like length, in few different shapes.
 
     A document is padded to the first boundary that it does not exceed, or cut
-    to the last, in order. All batches of a boundary have one shape, so that a
-    model is compiled once a boundary: rows of padding with label 0 and sample
-    weight 0 complete the last one. They add nothing to gradients or to the
+    to the last. Batches come as they are full, so that documents change their
+    order: to predict, give each its number as label.
+
+    All batches of a boundary have one shape, so that a model is compiled once
+    a boundary: rows of padding complete the last one, with label 0 and sample
+    weight 0 where there are labels. They add nothing to gradients or to the
     `weighted_metrics` of `compile`; `metrics` and the mean loss count them.
 
     Args:

@@ -74,3 +74,10 @@ def test_errors():
         layer.encode(MEMORY)
     with pytest.raises(ValueError, match="use_causal_mask=True"):
         layer(QUERY, MEMORY, use_causal_mask=True)
+
+
+def test_encode_is_no_part_of_a_functional_model():
+    layer = attention()
+    layer.build(QUERY.shape, MEMORY.shape)
+    with pytest.raises(ValueError, match="Call the layer itself"):
+        layer.encode(keras.Input(MEMORY.shape[1:]))

@@ -31,6 +31,13 @@ def attention(**arguments):
         ({"feature_map": 3}, "Received: feature_map=3"),
         ({"projection_pool": "large"}, "Received: projection_pool='large'"),
         (
+            {
+                "feature_map": "elu",
+                "projection_pool": RandomProjectionPool(2, 16, 4),
+            },
+            "no use for `projection_pool`",
+        ),
+        (
             {"projection_pool": RandomProjectionPool(3, 16, 4)},
             r"\(2, 4\). Received: \(3, 4\)",
         ),
@@ -56,6 +63,12 @@ def test_errors_of_arguments(arguments, message):
             {"attention_mask": np.ones((3, 6), bool)},
             r"attention_mask.shape=\(3, 6\)",
         ),
+        (
+            {"attention_mask": np.ones((2, 1, 6), bool)},
+            r"`attention_mask` must have shape \(batch=3",
+        ),
+        ({"value_mask": np.ones((3, 5), bool)}, "`value_mask` must have"),
+        ({"key_mask": np.ones((3, 6, 1), bool)}, "`key_mask` must have"),
         (
             {"value": X[:, :4], "use_causal_mask": True},
             "Received: query.shape=.3, 6, 8., value.shape=.3, 4, 8.",

@@ -89,3 +89,12 @@ def test_memories_of_an_initializer():
 def test_lengths_to_remember(lengths):
     with pytest.raises(ValueError, match="1 < shortest <= longest < inf"):
         SpreadMemory(*lengths)
+
+
+def test_the_bias_of_the_gate_is_free():
+    layer = GatedRandomFeatureAttention(
+        2, 4, bias_regularizer="l2", bias_constraint="non_neg"
+    )
+    layer.build(X.shape)
+    assert float(sum(layer.losses)) == 0
+    assert layer.gate_dense.bias_constraint is None

@@ -258,6 +258,15 @@ def test_another_pool_serves_but_does_not_train(tmp_path, arguments):
         train(other, 1)
 
 
+def test_a_stateful_layer_does_not_train_with_another_pool():
+    layer = RandomFeatureAttention(2, 4, stateful=True, seed=1)
+    layer.build((3, 6, 8))
+    layer.features.pool.can_train = False
+    layer(X[:3, :6], X[:3, :6])
+    with pytest.raises(ValueError, match="were trained with a pool that seed"):
+        layer(X[:3, :6], X[:3, :6], training=True)
+
+
 def test_a_pool_of_one_serves_the_weights_of_any_pool(tmp_path):
     model = attention_model()
     expected = model.predict(X, verbose=0)

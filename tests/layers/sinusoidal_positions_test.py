@@ -1,3 +1,5 @@
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -53,3 +55,19 @@ def test_config_and_mask():
 def test_errors(value):
     with pytest.raises(ValueError, match="Received: max_wavelength="):
         SinusoidalPositions(value)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_the_first_position_may_be_a_tensor(dtype):
+    layer, x = SinusoidalPositions(), ops.zeros((1, 6, 4))
+    start = ops.convert_to_tensor(np.array(4, dtype))
+    expected = as_numpy(layer(x))[:, 4:]
+    assert_close("outputs", as_numpy(layer(x[:, 4:], start)), expected)
+
+
+def test_no_tensor_passes_through_numpy():
+    """On a GPU torch refuses what it only warns of here."""
+    layer = SinusoidalPositions()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        layer(ops.zeros((1, 6, 4)))

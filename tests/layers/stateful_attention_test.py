@@ -77,9 +77,10 @@ def test_symbolic_calls_are_checked():
 
 def test_two_blocks_do_not_share_an_attention():
     attention = RandomFeatureAttention(2, 4)
-    TransformerEncoder(attention, 16)
+    block = TransformerEncoder(attention, 16)
     with pytest.raises(ValueError, match="already belongs to a block"):
         TransformerEncoder(attention, 16)
+    assert block.attention is attention
 
 
 def test_layers_do_not_share_a_feature_map(tmp_path):

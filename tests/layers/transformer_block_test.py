@@ -1,3 +1,5 @@
+import copy
+
 import keras
 import numpy as np
 import pytest
@@ -232,9 +234,40 @@ def test_a_block_that_was_not_made_has_no_layers():
         TransformerDecoder(attention, 16, "rfa")
     with pytest.raises(ValueError, match="already belongs to a block"):
         TransformerDecoder(attention, 16, attention)
-    TransformerDecoder(attention, 16)
+    block = TransformerDecoder(attention, 16)
     with pytest.raises(ValueError, match="already belongs to a block"):
         TransformerEncoder(attention, 16)
+    assert block.self_attention is attention
+
+
+class Difference(keras.layers.Layer):
+    """An attention that Keras builds when it is first called."""
+
+    def __init__(self, num_heads=1, key_dim=8, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(8)
+
+    def call(self, query, value, **masks):
+        return self.dense(query - ops.mean(value, axis=1, keepdims=True))
+
+
+def test_any_attention_layer_will_do():
+    model = keras.Sequential([TransformerEncoder(Difference(), 16)])
+    model.compile("sgd", "mse")
+    model.fit(X, X, verbose=0)
+    assert model.layers[0].attention.dense.built
+
+
+def test_a_block_that_is_gone_has_no_layers():
+    attention = rfa()
+    for _ in range(2):  # as a cell of a notebook that runs again
+        block = TransformerEncoder(attention, 16)
+        del block
+    block = TransformerEncoder(attention, 16)
+    TransformerEncoder(copy.deepcopy(attention), 16)
+    with pytest.raises(ValueError, match="already belongs to a block"):
+        TransformerEncoder(attention, 16)
+    assert block.attention is attention
 
 
 def test_symbolic_calls_raise_what_real_ones_do():

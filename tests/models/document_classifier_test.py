@@ -86,6 +86,13 @@ def test_encoder_gives_a_vector_for_each_token_and_its_mask():
     assert_close("pooled", padded, alone)
 
 
+def test_blocks_draw_apart_from_each_other():
+    size, options = np.int64(20), {"seed": 3}
+    encoder = document_encoder(size, **SIZES, attention_options=options)
+    seeds = [encoder.get_layer(f"block_{i}").attention.seed for i in (0, 1)]
+    assert seeds == [3, 4]
+
+
 def test_options_reach_the_layers():
     model = classifier(attention_options={"num_features": 5})
     for i in range(2):

@@ -254,3 +254,11 @@ def test_the_gradient_of_a_unit_vector_is_a_projection(x):
     _, _, gradient, _ = run(x.astype("float32"))
     tolerance = 1e-5 * np.abs(weights).max() / np.linalg.norm(x)
     np.testing.assert_allclose(gradient, expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "arccos", "positive"])
+def test_symbolic_tensors_have_features(kind):
+    x = keras.KerasTensor((None, None, 2, WIDTH))
+    features = feature_map(x, keras.KerasTensor((2, 16, WIDTH)), kind)
+    width = 32 if kind == "gaussian" else 16
+    assert features.shape == (None, None, 2, width)

@@ -323,6 +323,18 @@ def test_the_tokenizer_must_fit(nested, tmp_path):
         export_classifier(model, ByteTokenizer(), CLASSES, tmp_path / "new")
 
 
+def test_a_stateful_layer_is_exported_without_its_state(tmp_path):
+    ids = keras.Input(batch_shape=(2, 6), dtype="int32")
+    x = keras.layers.Embedding(257, 16)(ids)
+    layer = keras_rfa.layers.GatedRandomFeatureAttention(2, 8, stateful=True)
+    x = layer(x, x, use_causal_mask=True)
+    x = keras.layers.GlobalAveragePooling1D()(x)
+    model = keras.Model(ids, keras.layers.Dense(3)(x))
+    path = tmp_path / "exported"
+    export_classifier(model, ByteTokenizer(), CLASSES, path)
+    assert not {op for op in operations(path) if op.startswith("Assign")}
+
+
 def test_the_model_must_be_a_classifier(tmp_path):
     model = keras_rfa.models.document_encoder(
         257, num_layers=1, hidden_dim=8, num_heads=1, intermediate_dim=8

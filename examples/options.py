@@ -1,0 +1,84 @@
+"""The command line of `classify_long_documents.py`."""
+
+import argparse
+import pathlib
+from collections.abc import Callable
+
+
+def parse_options() -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        description="Train a classifier of long documents and export it.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--data-dir", help="a folder of text files for each class")
+    add("--output-dir", default="runs/classify_long_documents")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace the folder that an earlier run has written",
+    )
+    add(
+        "--attention",
+        default="rfa",
+        help="a name of keras_rfa.models, or your own, module:function, called "
+        "with (num_heads, key_dim, name=name)",
+    )
+    add("--tokenizer", choices=("wordpiece", "bytes"), default="wordpiece")
+    add("--learning-rate", type=positive_float, default=3e-3)
+    add("--dropout", type=float, default=0.2)
+    add("--seed", type=at_least(0), default=0)
+    add(
+        "--vocabulary-size",
+        type=at_least(6),
+        default=8000,
+        help="pieces to learn",
+    )
+    for name, default, text in (
+        ("--max-length", 1024, "tokens of a document that are read"),
+        ("--tokens-per-batch", 4096, "tokens of a step, with padding"),
+        ("--epochs", 1, "times to read the training documents"),
+        ("--layers", 1, "blocks of the transformer"),
+        ("--width", 64, "entries of the vector of a token"),
+        ("--heads", 2, "attention heads of a block"),
+        ("--features", 16, "random features of a head"),
+    ):
+        add(name, type=at_least(1), default=default, help=text)
+    return parser.parse_args()
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Returns a type of integers, as `argparse` wants it."""
+
+    def read(text: str) -> int:
+        if int(text) < least:
+            raise ValueError
+        return int(text)
+
+    read.__name__ = f"integer of at least {least},"
+    return read
+
+
+def positive_float(text: str) -> float:
+    """Returns a finite number, as `argparse` wants it."""
+    if not 0 < float(text) < float("inf"):
+        raise ValueError
+    return float(text)
+
+
+def check_output(options: argparse.Namespace) -> None:
+    """Refuses, before any work, to write over anything but an old run."""
+    output = pathlib.Path(options.output_dir)
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return
+    if not (output / "results.json").exists():
+        raise FileExistsError(
+            f"{str(output)!r} exists and is not the output of an earlier run. "
+            "Choose another `--output-dir`."
+        )
+    if not options.overwrite:
+        raise FileExistsError(
+            f"{str(output)!r} holds an earlier run. Pass `--overwrite` to "
+            "replace it, or choose another `--output-dir`."
+        )
