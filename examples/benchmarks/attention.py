@@ -284,6 +284,7 @@ def draw(results: dict[Any, Any], path: pathlib.Path) -> None:
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
+    from matplotlib import ticker
 
     works = list(dict.fromkeys(work for work, _ in results))
     figure, panels = plt.subplots(
@@ -298,10 +299,19 @@ def draw(results: dict[Any, Any], path: pathlib.Path) -> None:
             ]
             style = "--" if variant.startswith("softmax") else "-"
             panel.loglog(*zip(*points, strict=True), style, label=variant)
-        panel.set(title=work, xlabel="tokens", ylabel="ms", xscale="log")
-        panel.grid(which="both", alpha=0.3)
+        lengths = sorted({length for _, length in results})
+        panel.set_xticks(lengths, [f"{length:,}" for length in lengths])
+        panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+        for axis in panel.xaxis, panel.yaxis:
+            axis.set_minor_locator(ticker.NullLocator())
+        panel.set(title=work, xlabel="tokens of a document", ylabel="ms")
+        panel.grid(alpha=0.3)
     panels[0][0].legend()
-    figure.suptitle(f"{BACKEND}, width {WIDTH}, {HEADS} heads, D = {FEATURES}")
+    figure.suptitle(
+        f"{BACKEND}, width {WIDTH}, {HEADS} heads, D = {FEATURES}, "
+        f"batches of {TOKENS:,} tokens or one document"
+    )
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
