@@ -5,15 +5,15 @@
 
 Each row is measured in one process, all variants in turn, compiled by XLA. A
 time is the median of the runs, in milliseconds; a ratio compares medians.
-Memory is what XLA plans for temporaries on JAX; on TensorFlow, which does not
-tell, it is by how much one run raises the peak of the process (on Linux).
+Memory is what XLA plans for temporaries.
 """
 
 import argparse
-import ctypes
+import os
 import pathlib
 import re
 import statistics
+import tempfile
 import time
 from typing import Any
 
@@ -26,6 +26,7 @@ BACKEND = keras.backend.backend()
 WIDTH, HEADS, FEATURES, LAYERS = 256, 4, 64, 4
 VOCABULARY = 8192
 TOKENS = 4096  # in a batch, where one document has fewer
+PLANS = tempfile.TemporaryDirectory()  # of TensorFlow's XLA
 
 # Each variant of random feature attention, and what it replaces.
 BASELINES = {
@@ -58,6 +59,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if BACKEND not in ("jax", "tensorflow"):
         parser.error("run it with KERAS_BACKEND=jax or tensorflow")
+    if BACKEND == "tensorflow":
+        dump_plans(PLANS.name)
     print(
         f"{BACKEND}, {LAYERS} layers of width {WIDTH}, {HEADS} heads, "
         f"D = {FEATURES}, batches of {TOKENS} tokens or one document; "
@@ -190,7 +193,7 @@ def compile_jax(
 def compile_tensorflow(
     layer: Any, inputs: Any, options: dict[str, bool], work: str
 ) -> Any:
-    """Compiles by TensorFlow with XLA, and measures the memory of a run."""
+    """Compiles by TensorFlow with XLA, which writes what it plans to files."""
     import tensorflow as tf
 
     inputs = [tf.constant(x) for x in inputs]
@@ -217,29 +220,26 @@ def compile_tensorflow(
         tf.nest.map_structure(lambda x: x.numpy(), tf.nest.flatten(outputs)[0])
 
     run()
-    return run, raised_peak(run)
+    return run, planned_temporaries(PLANS.name)
 
 
-def raised_peak(run: Any) -> float:
-    """Returns by how many bytes a run raises the peak of resident memory."""
-    status = pathlib.Path("/proc/self/status")
-    if not status.exists():
-        run()
-        return float("nan")
-    # What has been freed would be used again, without raising anything.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = resident(status, "VmRSS")
-    run()
-    return resident(status, "VmHWM") - before
+def dump_plans(directory: str) -> None:
+    """Makes XLA write what it plans, before it compiles anything."""
+    flags = f" --xla_dump_to={directory} --xla_dump_hlo_as_text"
+    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + flags
 
 
-def resident(status: pathlib.Path, name: str) -> float:
-    """Reads one figure of the kernel about this process, in bytes."""
-    found = re.search(rf"{name}:\s+(\d+) kB", status.read_text())
-    return float(found.group(1)) * 1024 if found else float("nan")
+def planned_temporaries(directory: str) -> int:
+    """Returns the bytes of temporaries of the program compiled last."""
+    planned = [0]
+    for path in pathlib.Path(directory).iterdir():
+        if path.name.endswith("buffer-assignment.txt"):
+            sizes = re.findall(
+                r"size (\d+), preallocated-temp", path.read_text()
+            )
+            planned.append(sum(map(int, sizes)))
+        path.unlink()
+    return max(planned)
 
 
 def matrix_product_speed(size: int = 2048) -> float:
