@@ -117,6 +117,10 @@ def clone_for_serving(model: keras.Model) -> keras.Model:
 
     Returns:
         A model with the same answers at inference.
+
+    Example:
+
+    >>> keras_rfa.export.clone_for_serving(model).save("serving.keras")
     """
     config = _for_serving(keras.saving.serialize_keras_object(model))
     clone = keras.saving.deserialize_keras_object(config)
@@ -195,6 +199,11 @@ def new_directory(
     Raises:
         FileExistsError: at once, if `path` exists and is not to be replaced,
             or if it is no directory.
+
+    Example:
+
+    >>> with keras_rfa.export.new_directory("results") as directory:
+    ...     model.save(f"{directory}/model.keras")
     """
     target = pathlib.Path(path)
     if os.path.lexists(target):

@@ -10,7 +10,7 @@ import keras
 import pytest
 
 import keras_rfa
-from keras_rfa import layers, models, ops, testing
+from keras_rfa import export, layers, models, ops, testing, text
 
 PACKAGE = pathlib.Path(keras_rfa.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -66,7 +66,7 @@ def test_importing_loads_no_backend():
     assert not loaded & BACKENDS
 
 
-@pytest.mark.parametrize("module", [layers, models, ops, testing])
+@pytest.mark.parametrize("module", [export, layers, models, ops, testing, text])
 def test_public_names_have_docstrings(module):
     for name, value in vars(module).items():
         is_ours = getattr(value, "__module__", "").startswith("keras_rfa")

@@ -16,6 +16,9 @@ class MaskedAveragePooling(keras.layers.Layer):
     and so gives NaN for a row that is all padding. Sums are float32 whatever
     the dtype policy.
 
+    Args:
+        **kwargs: `name`, `dtype` and the like, for `keras.layers.Layer`.
+
     Call arguments:
         inputs: Tensor of shape `(b, t, width)`.
         mask: bool tensor of shape `(b, t)`, `True` at real steps.

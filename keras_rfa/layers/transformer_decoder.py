@@ -54,6 +54,11 @@ class TransformerDecoder(TransformerBlock):
     Output shape:
         As `inputs`; with `return_state` a pair of it and the states.
 
+    Raises:
+        ValueError: if an attention is no layer or belongs to another block, if
+            a state is asked of one that keeps none, or if the memory is
+            missing, given twice, or of no use.
+
     Example:
 
     >>> attention = keras_rfa.layers.GatedRandomFeatureAttention(4, 16)

@@ -46,6 +46,10 @@ class TransformerEncoder(TransformerBlock):
     Output shape:
         As `inputs`; with `return_state` a pair of it and the state.
 
+    Raises:
+        ValueError: if `attention` is no layer or belongs to another block, or
+            if a state is asked of one that keeps none.
+
     Example:
 
     >>> attention = keras_rfa.layers.RandomFeatureAttention(4, key_dim=16)

@@ -142,6 +142,17 @@ def read_state(
 
     Returns:
         Tensor of shape `(b, t, h, e)`, float32.
+
+    Raises:
+        ValueError: if the state has other keys, shapes or dtypes, or if the
+            features do not fit it.
+
+    Example:
+
+    >>> features = keras.ops.ones((1, 3, 1, 4))
+    >>> state = keras_rfa.ops.encode_state(features, features)
+    >>> keras_rfa.ops.read_state(features[:, :1], state).shape
+    (1, 1, 1, 4)
     """
     check_state(state, None, None, None, None, with_indices=True, name="state")
     batch, heads, width, _ = state["s"].shape
@@ -183,6 +194,17 @@ def encode_state(
 
     Returns:
         dict, as `linear_attention` returns it.
+
+    Raises:
+        ValueError: if the shapes do not fit, or if `initial_state` has other
+            keys, shapes or dtypes.
+
+    Example:
+
+    >>> features = keras.ops.ones((1, 3, 1, 4))
+    >>> state = keras_rfa.ops.encode_state(features, features)
+    >>> state["weight"]
+    [[3.]]
     """
     check_attention_shapes(
         None, key_features, value, None, key_mask, key_weight, causal=False
