@@ -1,6 +1,6 @@
 """Train a classifier of long documents, measure it and export it.
 
-    pip install "keras_rfa[examples]"
+    python -m pip install -e ".[examples]"
     python examples/classify_long_documents.py
     KERAS_BACKEND=jax python examples/classify_long_documents.py \\
         --data-dir my_documents --max-length 4096
@@ -56,7 +56,11 @@ from report import (
 )
 
 import keras_rfa
-from keras_rfa.export import export_classifier, new_directory
+from keras_rfa.export import (
+    clone_for_serving,
+    export_classifier,
+    new_directory,
+)
 from keras_rfa.text import (
     ByteTokenizer,
     WordpieceTokenizer,
@@ -79,8 +83,11 @@ def main() -> None:
         # TensorFlow only reads the documents. It would take all GPU memory.
         tf.config.set_visible_devices([], "GPU")
     check_output(options)
-    # A wrong option is known now rather than after a minute of reading.
-    build_model(options, vocabulary_size=3, num_classes=2)
+    # What is wrong with an option, or with an attention of one's own, is known
+    # now rather than after the training.
+    model = build_model(options, vocabulary_size=3, num_classes=2)
+    model(np.array([[1, 2, 0]]))
+    clone_for_serving(model)
     with new_directory(options.output_dir, overwrite=True) as directory:
         classify(options, pathlib.Path(directory))
     announce(f"Wrote {options.output_dir}")

@@ -13,7 +13,11 @@ def parse_options() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--data-dir", help="a folder of text files for each class")
-    add("--output-dir", default="runs/classify_long_documents")
+    add(
+        "--output-dir",
+        default="runs/classify_long_documents",
+        help="the folder to write",
+    )
     add(
         "--overwrite",
         action="store_true",
@@ -22,13 +26,24 @@ def parse_options() -> argparse.Namespace:
     add(
         "--attention",
         default="rfa",
-        help="a name of keras_rfa.models, or your own, module:function, called "
-        "with (num_heads, key_dim, name=name)",
+        help="rfa, rfa_arccos, rfa_gated, rfa_gated_arccos, performer, linear, "
+        "softmax, or your own, module:function (the module in the current "
+        "folder or installed), called with (num_heads, key_dim, name=name)",
     )
-    add("--tokenizer", choices=("wordpiece", "bytes"), default="wordpiece")
-    add("--learning-rate", type=positive_float, default=3e-3)
-    add("--dropout", type=float, default=0.2)
-    add("--seed", type=at_least(0), default=0)
+    add(
+        "--tokenizer",
+        choices=("wordpiece", "bytes"),
+        default="wordpiece",
+        help="what a token is",
+    )
+    add(
+        "--learning-rate",
+        type=positive_float,
+        default=3e-3,
+        help="the highest learning rate",
+    )
+    add("--dropout", type=float, default=0.2, help="the share to drop")
+    add("--seed", type=at_least(0), default=0, help="of weights and order")
     add(
         "--vocabulary-size",
         type=at_least(6),
@@ -42,7 +57,7 @@ def parse_options() -> argparse.Namespace:
         ("--layers", 1, "blocks of the transformer"),
         ("--width", 64, "entries of the vector of a token"),
         ("--heads", 2, "attention heads of a block"),
-        ("--features", 16, "random features of a head"),
+        ("--features", 16, "random features of a head, of named attentions"),
     ):
         add(name, type=at_least(1), default=default, help=text)
     return parser.parse_args()

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 from documents import Documents
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -234,6 +234,7 @@ def plot_training(path: pathlib.Path, progress: Progress) -> None:
             steps = [point["step"] for point in points]
             axes.plot(steps, [p[name] for p in points], label=label, **style)
         axes.set(xlabel="step", ylabel=name.replace("_", " "), xlim=(0, None))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
@@ -253,7 +254,9 @@ def plot_accuracy_by_length(
     shifts = np.linspace(-0.06, 0.06, len(labels))
     for shift, (name, label) in zip(shifts, labels.items(), strict=True):
         accuracy = np.array([row[name] for row in rows])
-        error = np.sqrt(accuracy * (1 - accuracy) / counts)
+        # As if one more document were right and one wrong: no bar is 0.
+        share = (accuracy * counts + 1) / (counts + 2)
+        error = np.sqrt(share * (1 - share) / counts)
         axes.errorbar(
             np.arange(len(rows)) + shift,
             accuracy,

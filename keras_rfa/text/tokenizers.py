@@ -204,6 +204,11 @@ def _to_strings(texts: Any) -> Any:
 
 def check_pieces(name: str, pieces: Any, *needed: str) -> tuple[str, ...]:
     """Returns a tuple of different strings, or raises a `ValueError`."""
+    if isinstance(pieces, str):
+        raise ValueError(
+            f"`{name}` must be a list of strings, such as the lines of a file: "
+            f"`path.read_text().splitlines()`. Received: {name}={pieces!r}"
+        )
     pieces = list(pieces)
     counts = collections.Counter(map(str, pieces))
     wrong = [p for p in pieces if not isinstance(p, str) or counts[p] > 1]

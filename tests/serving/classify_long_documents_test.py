@@ -196,6 +196,24 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch):
     assert list((tmp_path / "runs").iterdir()) == []
 
 
+OWN_ATTENTION = """
+import keras
+
+class Unregistered(keras.layers.Layer):
+    def __init__(self, num_heads=1, key_dim=1, **kwargs):
+        super().__init__(**kwargs)
+
+    def call(self, query, value, **masks):
+        return query + value
+
+class WithoutMasks(Unregistered):
+    def call(self, query, value):
+        return query + value
+
+without_masks = WithoutMasks
+"""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -203,10 +221,13 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch):
         (["--data-dir", ""], "a folder that exists.*''"),
         (["--attention", "rfq"], "`attention` must be one of.*'rfq'"),
         (["--width", 9, "--heads", 2], "`hidden_dim` must be a multiple"),
+        (["--attention", "own_attention:without_masks"], "query_mask"),
+        (["--attention", "own_attention:Unregistered"], "Unregistered"),
     ],
 )
 def test_wrong_options(tmp_path, monkeypatch, arguments, message):
-    with pytest.raises(ValueError, match=message):
+    (tmp_path / "own_attention.py").write_text(OWN_ATTENTION)
+    with pytest.raises((TypeError, ValueError), match=message):
         main(monkeypatch, *arguments)
     assert not (tmp_path / "runs").is_dir() or not any(
         (tmp_path / "runs").iterdir()

@@ -272,6 +272,7 @@ def test_vocabulary_size():
     [
         ([], r"missing \['\[PAD\]'"),
         (["[PAD]", "[UNK]"], "and pieces of words"),
+        ("vocabulary.txt", "must be a list of strings"),
         (["[UNK]", "[PAD]"], r"first '\[PAD\]'"),
         (["[PAD]", "a"], r"missing \['\[UNK\]'\]"),
         (["[PAD]", "[UNK]", "a", "b", "a"], r"not strings \['a', 'a'\]"),
