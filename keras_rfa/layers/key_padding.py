@@ -40,8 +40,8 @@ def key_padding(
         check_key_padding(attention_mask)
         shape = attention_mask.shape
         mask = ops.squeeze(attention_mask, tuple(range(1, len(shape) - 1)))
-        of_all = {"batch": 1} if shape[0] == 1 else {"batch": batch}
-        check_shape("attention_mask", mask, **of_all, steps=steps)
+        rows = 1 if shape[0] == 1 else batch
+        check_shape("attention_mask", mask, batch=rows, steps=steps)
         mask = ops.cast(mask, "bool")
         masks.append(ops.broadcast_to(mask, ops.shape(value)[:2]))
     if not masks:

@@ -102,15 +102,14 @@ class TransformerBlock(keras.layers.Layer):
         **masks: Any,
     ) -> tuple[Tensor, Any]:
         """Adds what an attention layer sees; returns also its last state."""
-        query = norm(x) if self.normalize_first else x
+        # Keras' own attention takes the masks off the tensors that it is
+        # given, which others may still read.
+        query = norm(x) if self.normalize_first else ops.copy(x)
+        memory = None if memory is None else ops.copy(memory)
         states = {}
         if state is not None or return_state:
             self.check_state(attention)
             states = {"initial_state": state, "return_state": return_state}
-        # Keras' own attention takes the masks off the tensors that it is
-        # given, which others may still read.
-        query = ops.copy(query)
-        memory = ops.copy(memory) if memory is not None else None
         outputs = attention(
             query,
             query if itself else memory,

@@ -60,9 +60,10 @@ def learn_vocabulary(
     letters = _most_frequent_letters(words, most)
     # The tokenizer has no use for pieces of words with other letters.
     words = {w: n for w, n in words.items() if letters.issuperset(_split(w))}
-    pieces = (
-        _learn(words, vocabulary_size, reserved) if words else list(reserved)
-    )
+    if words:
+        pieces = _learn(words, vocabulary_size, reserved)
+    else:
+        pieces = list(reserved)
     pieces += sorted(letters - set(pieces))
     parts = [p for p in pieces if len(p.removeprefix("##")) > 1]
     parts = [p for p in parts if p not in reserved]
@@ -85,8 +86,9 @@ def _most_frequent_letters(words: dict[str, int], most: int) -> set[str]:
         for piece in _split(word):
             counts[piece[-1]] += count
             forms.add(piece)
-    kept = sorted(counts, key=lambda letter: (-counts[letter], letter))[:most]
-    return {piece for piece in forms if piece[-1] in set(kept)}
+    ranked = sorted(counts, key=lambda letter: (-counts[letter], letter))
+    kept = set(ranked[:most])
+    return {piece for piece in forms if piece[-1] in kept}
 
 
 def _learn(
