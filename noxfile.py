@@ -5,6 +5,7 @@ hands on arguments to pytest.
 """
 
 import pathlib
+import re
 
 import nox
 
@@ -16,6 +17,8 @@ SERVING = "tests/serving"
 # Any release in the range of pyproject.toml will do; this one also comes as a
 # build for CPUs alone.
 TORCH = "torch==2.13.0"
+# What runs the exports for devices and other servers.
+RUNTIMES = ("ai-edge-litert>=2.1,<3", "onnxruntime>=1.23,<2")
 
 
 def run_tests(session: nox.Session, backend: str, *paths: str) -> None:
@@ -54,7 +57,7 @@ def jax(session: nox.Session) -> None:
 @nox.session
 def tensorflow(session: nox.Session) -> None:
     """Layers, contract, text, export and examples on TensorFlow."""
-    session.install("-e", ".[tensorflow,examples,test]")
+    session.install("-e", ".[tensorflow,examples,onnx,test]", *RUNTIMES)
     run_tests(session, "tensorflow", "tests")
 
 
@@ -63,6 +66,36 @@ def serving(session: nox.Session) -> None:
     """Text, export and examples on JAX, and files that change the backend."""
     session.install("-e", ".[jax,examples,test]", TORCH)
     run_tests(session, "jax", SERVING)
+
+
+@nox.session
+def oldest(session: nox.Session) -> None:
+    """A part of the tests with the oldest releases that pyproject.toml allows.
+
+    Not torch, whose builds for CPUs alone are not on the usual index.
+    """
+    project = nox.project.load_toml("pyproject.toml")["project"]
+    groups = project["optional-dependencies"]
+    extras = ("jax", "tensorflow", "text", "examples", "test")
+    requirements = project["dependencies"].copy()
+    for extra in extras:
+        requirements += groups[extra]
+    constraints = pathlib.Path(session.create_tmp(), "constraints.txt")
+    constraints.write_text(
+        "\n".join(
+            re.sub(r">=([^,;]+)[^;]*", r"==\1", requirement)
+            for requirement in requirements
+            if ">=" in requirement
+        )
+    )
+    session.install("-e", f".[{','.join(extras)}]", "-c", str(constraints))
+    everywhere = ("golden_test.py", "facilities_test.py", "layers", "models")
+    on_tensorflow = ("serving/tokenizers_test.py", "serving/export_test.py")
+    for backend, paths in (
+        ("jax", everywhere),
+        ("tensorflow", everywhere + on_tensorflow),
+    ):
+        run_tests(session, backend, *(f"tests/{path}" for path in paths))
 
 
 @nox.session

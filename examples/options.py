@@ -5,6 +5,10 @@ import pathlib
 from collections.abc import Callable
 
 
+class UserError(ValueError):
+    """What whoever started the program can mend, by what the message says."""
+
+
 def parse_options() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(
@@ -12,7 +16,13 @@ def parse_options() -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--data-dir", help="a folder of text files for each class")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--data-dir", help="a folder of text files for each class"
+    )
+    source.add_argument("--csv", help="a table with a column of texts")
+    add("--text-column", default="text", help="where --csv has the texts")
+    add("--label-column", default="label", help="where --csv has the classes")
     add(
         "--output-dir",
         default="runs/classify_long_documents",
@@ -22,6 +32,12 @@ def parse_options() -> argparse.Namespace:
         "--overwrite",
         action="store_true",
         help="replace the folder that an earlier run has written",
+    )
+    add(
+        "--resume",
+        action="store_true",
+        help="keep a backup of the training beside --output-dir, and go on "
+        "with that of a run that was killed",
     )
     add(
         "--attention",
@@ -88,12 +104,12 @@ def check_output(options: argparse.Namespace) -> None:
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not (output / "results.json").exists():
-        raise FileExistsError(
+        raise UserError(
             f"{str(output)!r} exists and is not the output of an earlier run. "
             "Choose another `--output-dir`."
         )
     if not options.overwrite:
-        raise FileExistsError(
+        raise UserError(
             f"{str(output)!r} holds an earlier run. Pass `--overwrite` to "
             "replace it, or choose another `--output-dir`."
         )

@@ -1,134 +1,19 @@
-"""What the examples show: progress, a floor, accuracy by length, pictures."""
+"""What the examples show: a floor, measures of the answers, pictures."""
 
-import math
 import pathlib
-import re
-import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 from documents import Documents
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from progress import MEASURES, Progress
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-MEASURES = ("cross_entropy", "accuracy")
 COLOURS = {"model": "#1f5fa8", "floor": "#c8781e"}
-
-
-class DocumentCount(keras.metrics.Sum):
-    """Counts the documents of an epoch: rows of padding weigh nothing."""
-
-    def update_state(
-        self, y_true: Any, y_pred: Any, sample_weight: Any = None
-    ) -> None:
-        """Adds the documents of a batch."""
-        super().update_state(sample_weight)
-
-
-class Progress(keras.callbacks.Callback):
-    """Keeps the curves of training and, where asked to, prints them.
-
-    Keras reports averages since the beginning of the epoch. These are of the
-    documents since the last point, of which there are about twenty in all.
-    Among the weighted metrics must be `cross_entropy`, `accuracy` and a
-    `DocumentCount` named `documents`.
-
-    Args:
-        steps: int. Steps of an epoch.
-        epochs: int. Number of epochs.
-        tokens: int. Tokens of an epoch.
-        interactive: bool. Whether Keras shows a progress bar. If not, a line
-            is printed at each point.
-    """
-
-    def __init__(
-        self, steps: int, epochs: int, tokens: int, interactive: bool
-    ) -> None:
-        super().__init__()
-        self.steps, self.epochs, self.tokens = steps, epochs, tokens
-        self.interactive = interactive
-        self.every = math.ceil(steps * epochs / 20)
-        self.train: list[dict[str, float]] = []
-        self.validation: list[dict[str, float]] = []
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        """Starts the clock."""
-        self.start = time.perf_counter()
-
-    def on_train_end(self, logs: Any = None) -> None:
-        """Stops the clock."""
-        self.seconds = time.perf_counter() - self.start
-        self.tokens_per_second = self.tokens * self.epochs / self.seconds
-
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Starts new averages."""
-        self.epoch = epoch
-        self.last = dict.fromkeys(("step", "documents", *MEASURES), 0)
-        self.time = time.perf_counter()
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Adds a point of the curves."""
-        done = batch + 1
-        if done % self.every and done != self.steps:
-            return
-        totals = {"step": done, "documents": logs["documents"]}
-        for name in MEASURES:
-            totals[name] = logs[name] * totals["documents"]
-        new = {name: totals[name] - self.last[name] for name in totals}
-        now = time.perf_counter()
-        seconds = (now - self.time) / new["step"]
-        self.last, self.time = totals, now
-        point = {
-            "step": self.epoch * self.steps + done,
-            "cross_entropy": new["cross_entropy"] / new["documents"],
-            "accuracy": new["accuracy"] / new["documents"],
-            "tokens_per_second": self.tokens / self.steps / seconds,
-        }
-        self.train.append(point)
-        if not self.interactive:
-            steps = self.steps * self.epochs
-            print(
-                f"  step {point['step']:,} of {steps:,}: "
-                f"cross entropy {point['cross_entropy']:.3f}, "
-                f"accuracy {point['accuracy']:.3f}, "
-                f"{point['tokens_per_second']:,.0f} tokens a second, "
-                f"{seconds * (steps - point['step']):,.0f} s left",
-                flush=True,
-            )
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Adds a point of the validation curves."""
-        point = {"step": (epoch + 1) * self.steps}
-        point.update({name: logs[f"val_{name}"] for name in MEASURES})
-        self.validation.append(point)
-        if not self.interactive:
-            print(
-                f"  epoch {epoch + 1} of {self.epochs}, validation: "
-                f"cross entropy {point['cross_entropy']:.3f}, "
-                f"accuracy {point['accuracy']:.3f}",
-                flush=True,
-            )
-
-
-def peak_memory() -> float | None:
-    """Returns the most memory this process has had, in MiB, where known."""
-    status = pathlib.Path("/proc/self/status")
-    if status.exists():
-        peak = re.search(r"^VmHWM:\s*(\d+) kB$", status.read_text(), re.M)
-        if peak:
-            return int(peak[1]) / 1024
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak_size = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak_size / (1024**2 if sys.platform == "darwin" else 1024)
 
 
 def predict_from_words(train: Documents, texts: Sequence[str]) -> np.ndarray:
@@ -180,6 +65,21 @@ def accuracy_by_length(
             right = np.asarray(answers)[inside] == np.asarray(labels)[inside]
             rows[-1][model] = float(right.mean())
     return rows
+
+
+def print_confusion(matrix: np.ndarray, class_names: Sequence[str]) -> None:
+    """Prints how often each class was taken for each, if they are few."""
+    if len(class_names) > 12:
+        return
+    names = [
+        name if len(name) <= 12 else f"{name[:11]}…" for name in class_names
+    ]
+    print("  confusion matrix: the true class down, the answer across")
+    width = max(6, *map(len, names)) + 2
+    print("  " + " " * width + "".join(f"{name:>{width}}" for name in names))
+    for name, row in zip(names, matrix, strict=True):
+        counts = "".join(f"{count:>{width},}" for count in row)
+        print(f"  {name:<{width}}{counts}")
 
 
 def in_words(counts: dict[str, int]) -> str:
@@ -280,3 +180,38 @@ def plot_accuracy_by_length(
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="best")
     figure.savefig(path, dpi=150)
+
+
+def plot_confusion(
+    path: pathlib.Path, matrix: np.ndarray, class_names: Sequence[str]
+) -> None:
+    """Draws, for each true class, the shares of the answers."""
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    size = min(14.0, 3.2 + 0.55 * len(class_names))
+    figure = Figure(figsize=(size + 1, size), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    ticks = range(len(class_names))
+    names = [
+        name if len(name) <= 20 else f"{name[:19]}…" for name in class_names
+    ]
+    axes.set_xticks(
+        ticks, names, rotation=45, ha="right", rotation_mode="anchor"
+    )
+    axes.set_yticks(ticks, names)
+    axes.set(xlabel="answer", ylabel="true class")
+    if len(class_names) <= 20:
+        for (row, column), count in np.ndenumerate(matrix):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axes.text(
+                column,
+                row,
+                f"{count:,}",
+                ha="center",
+                va="center",
+                color=colour,
+            )
+    bar = figure.colorbar(image, format=PercentFormatter(1), shrink=0.8)
+    bar.set_label("share of the true class")
+    axes.spines[:].set_visible(False)
+    figure.savefig(path, dpi=150, bbox_inches="tight")

@@ -14,16 +14,25 @@ import pytest
 
 keras.config.disable_traceback_filtering()
 
-# The same examples on every run, and however slow the first compilation is.
+# "ci" draws the same examples on every run, however slow the first compilation
+# is. `pytest tests/fuzz --hypothesis-profile=long` draws others each time, and
+# many more.
 hypothesis.settings.register_profile(
-    "keras_rfa",
+    "ci",
     derandomize=True,
     database=None,
     deadline=None,
     max_examples=30,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
-hypothesis.settings.load_profile("keras_rfa")
+hypothesis.settings.register_profile(
+    "long",
+    hypothesis.settings.get_profile("ci"),
+    derandomize=False,
+    max_examples=1250,
+    print_blob=True,
+)
+hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(autouse=True)

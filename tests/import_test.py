@@ -10,7 +10,15 @@ import keras
 import pytest
 
 import keras_rfa
-from keras_rfa import export, layers, models, ops, testing, text
+from keras_rfa import (
+    callbacks,
+    export,
+    layers,
+    models,
+    ops,
+    testing,
+    text,
+)
 
 PACKAGE = pathlib.Path(keras_rfa.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -66,7 +74,9 @@ def test_importing_loads_no_backend():
     assert not loaded & BACKENDS
 
 
-@pytest.mark.parametrize("module", [export, layers, models, ops, testing, text])
+@pytest.mark.parametrize(
+    "module", [callbacks, export, layers, models, ops, testing, text]
+)
 def test_public_names_have_docstrings(module):
     for name, value in vars(module).items():
         is_ours = getattr(value, "__module__", "").startswith("keras_rfa")

@@ -6,6 +6,7 @@ from keras_rfa.layers.key_padding import key_padding, mask_of
 from keras_rfa.layers.random_feature_attention import RandomFeatureAttention
 from keras_rfa.layers.rematerialization import rematerialized
 from keras_rfa.ops import encode_state
+from keras_rfa.ops.attention_sums import heads_last
 
 Tensor = Any
 
@@ -24,10 +25,8 @@ class CrossRandomFeatureAttention(RandomFeatureAttention):
     states are those of `RandomFeatureAttention`.
 
     Args:
-        num_heads: int. Number of heads, `h`.
-        key_dim: int. Width of a query or key, `d`.
-        *args: as in `RandomFeatureAttention`.
-        **kwargs: as in `RandomFeatureAttention`.
+        num_heads, key_dim, ..., seed, **kwargs: as in
+            `RandomFeatureAttention`.
 
     Raises:
         ValueError: as in `RandomFeatureAttention`, and for
@@ -116,7 +115,7 @@ class CrossRandomFeatureAttention(RandomFeatureAttention):
             key_features, key_weight = self._map("k", x)
             return encode_state(
                 key_features,
-                x["v"],
+                heads_last(x["v"]),
                 key_mask=x.get("key_mask"),
                 key_weight=key_weight,
             )

@@ -3,6 +3,7 @@ from typing import Any
 import keras
 
 from keras_rfa.layers.random_feature_attention import RandomFeatureAttention
+from keras_rfa.layers.random_projection_pool import RandomProjectionPool
 from keras_rfa.layers.spread_memory import SpreadMemory
 from keras_rfa.ops.checks import check_lengths
 
@@ -25,9 +26,7 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
     are those of `RandomFeatureAttention`.
 
     Args:
-        num_heads: int. Number of heads, `h`.
-        key_dim: int. Width of a query or key, `d`.
-        *args: as in `RandomFeatureAttention`.
+        num_heads, key_dim, ..., seed: as in `RandomFeatureAttention`.
         gate_bias_initializer: Initializer of `b_g`. Defaults to
             `keras_rfa.layers.SpreadMemory()`: at first the heads remember for
             4 to 512 steps (`g` from 3/4 to 1 - 1/512). The gate always has a
@@ -53,11 +52,34 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
         self,
         num_heads: int,
         key_dim: int,
-        *args: Any,
+        value_dim: int | None = None,
+        num_features: int = 64,
+        feature_map: Any = "gaussian",
+        projection_pool: RandomProjectionPool | None = None,
+        normalize_inputs: bool = True,
+        epsilon: float | None = None,
+        chunk_size: int | None = None,
+        dropout: float = 0.0,
+        stateful: bool = False,
+        seed: int | None = None,
         gate_bias_initializer: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_heads, key_dim, *args, **kwargs)
+        super().__init__(
+            num_heads,
+            key_dim,
+            value_dim,
+            num_features,
+            feature_map,
+            projection_pool,
+            normalize_inputs,
+            epsilon,
+            chunk_size,
+            dropout,
+            stateful,
+            seed,
+            **kwargs,
+        )
         if gate_bias_initializer is None:
             gate_bias_initializer = SpreadMemory()
         self.gate_bias_initializer = keras.initializers.get(
@@ -68,18 +90,19 @@ class GatedRandomFeatureAttention(RandomFeatureAttention):
         self, query_shape: Any, value_shape: Any, key_shape: Any
     ) -> None:
         super().build_projections(query_shape, value_shape, key_shape)
-        arguments = self._dense_arguments()
+        # A gate near 1 is 1 - 2**-9 at the next value in bfloat16.
+        single = keras.backend.result_type(self.compute_dtype, "float32")
+        arguments = self._dense_arguments("forget_gate", single)
         arguments["bias_initializer"] = self.gate_bias_initializer
         # They would pull every memory to two steps, where the bias is 0.
         arguments["bias_regularizer"] = arguments["bias_constraint"] = None
-        # A gate near 1 is 1 - 2**-9 at the next value in bfloat16.
-        arguments["dtype"] = keras.backend.result_type(
-            self.compute_dtype, "float32"
-        )
         self.gate_dense = keras.layers.Dense(
             self.num_heads, name="forget_gate", **arguments
         )
         self.gate_dense.build(key_shape)
+
+    def dense_layers(self) -> list[keras.layers.Layer]:
+        return [*super().dense_layers(), self.gate_dense]
 
     def check_call(self, query: Any, value: Any, **options: Any) -> None:
         super().check_call(query, value, **options)

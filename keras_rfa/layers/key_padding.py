@@ -1,6 +1,7 @@
 import functools
 from typing import Any
 
+import keras
 from keras import ops
 
 from keras_rfa.ops.checks import check_shape
@@ -69,4 +70,23 @@ def mask_of(tensor: Tensor) -> Tensor | None:
     Keras fills an argument named `mask` only where a layer is called with one
     tensor, and these are also called with states.
     """
-    return getattr(tensor, "_keras_mask", None)
+    if tensor is None or isinstance(tensor, keras.KerasTensor):
+        return getattr(tensor, "_keras_mask", None)
+    return _MASK(tensor)
+
+
+class _Mask(keras.layers.Layer):
+    """Returns its mask. Where Keras keeps masks is not the same everywhere."""
+
+    def __init__(self) -> None:
+        super().__init__(autocast=False, name="mask_of")
+        self.supports_masking = True
+
+    def call(self, tensor: Tensor, mask: Tensor | None = None) -> Any:
+        return mask
+
+    def compute_mask(self, tensor: Tensor, mask: Any = None) -> None:
+        return None
+
+
+_MASK = _Mask()

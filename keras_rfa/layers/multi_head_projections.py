@@ -2,13 +2,14 @@ from typing import Any
 
 import keras
 
+from keras_rfa.layers.composite_layer import CompositeLayer
 from keras_rfa.ops.checks import check_positive
 
 Tensor = Any
 Shape = tuple[int | None, ...]
 
 
-class MultiHeadProjections(keras.layers.Layer):
+class MultiHeadProjections(CompositeLayer):
     """The dense maps around an attention: into heads, and out of them.
 
     The base of the attention layers here. Its sublayers are `EinsumDense`
@@ -88,9 +89,17 @@ class MultiHeadProjections(keras.layers.Layer):
             bias_axes="f" if self.use_bias else None,
             activity_regularizer=self.output_regularizer,
             name="attention_output",
-            **self._dense_arguments(),
+            **self._dense_arguments("attention_output"),
         )
         self.output_dense.build((*query_shape[:-1], h, e))
+
+    def dense_layers(self) -> list[keras.layers.Layer]:
+        return [
+            self.query_dense,
+            self.key_dense,
+            self.value_dense,
+            self.output_dense,
+        ]
 
     def _into_heads(self, name: str, width: int) -> keras.layers.Layer:
         dense = keras.layers.EinsumDense(
@@ -98,13 +107,13 @@ class MultiHeadProjections(keras.layers.Layer):
             output_shape=(None, self.num_heads, width),
             bias_axes="hd" if self.use_bias else None,
             name=name,
-            **self._dense_arguments(),
+            **self._dense_arguments(name),
         )
         # It maps each step by itself; without this it warns of lost masks.
         dense.supports_masking = True
         return dense
 
-    def _dense_arguments(self) -> dict[str, Any]:
+    def _dense_arguments(self, name: str, policy: Any = None) -> dict[str, Any]:
         return {
             "kernel_initializer": clone_initializer(self.kernel_initializer),
             "bias_initializer": clone_initializer(self.bias_initializer),
@@ -112,7 +121,7 @@ class MultiHeadProjections(keras.layers.Layer):
             "bias_regularizer": self.bias_regularizer,
             "kernel_constraint": self.kernel_constraint,
             "bias_constraint": self.bias_constraint,
-            "dtype": self.dtype_policy,
+            **self.dense_policy(name, policy or self.dtype_policy),
         }
 
     def get_config(self) -> dict[str, Any]:

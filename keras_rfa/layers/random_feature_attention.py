@@ -11,7 +11,14 @@ from keras_rfa.layers.random_projection_pool import (
 )
 from keras_rfa.layers.rematerialization import rematerialized
 from keras_rfa.layers.stateful_attention import StatefulAttention
-from keras_rfa.ops import attention_weights, linear_attention, read_state
+from keras_rfa.ops import attention_weights
+from keras_rfa.ops.attention_sums import (
+    Sums,
+    attention_sums,
+    heads_first,
+    heads_last,
+    read_sums,
+)
 from keras_rfa.ops.checks import (
     check_number,
     check_positive,
@@ -148,17 +155,21 @@ class RandomFeatureAttention(StatefulAttention):
             num_heads, key_dim, value_dim, stateful=stateful, **kwargs
         )
         num_features = check_positive("num_features", num_features)
-        self.features = RandomFeatures(
-            num_heads,
-            key_dim,
-            num_features,
-            feature_map,
-            projection_pool,
-            normalize_inputs,
-            seed,
-            name="features",
-            dtype=self.dtype_policy,
-        )
+        with keras.RematScope(mode=None):
+            self.features = RandomFeatures(
+                num_heads,
+                key_dim,
+                num_features,
+                feature_map,
+                projection_pool,
+                normalize_inputs,
+                seed,
+                name="features",
+                dtype=self.dtype_policy,
+            )
+            self.dropout_layer = keras.layers.Dropout(
+                dropout, seed=seed, dtype=self.dtype_policy
+            )
         pool = self.features.pool
         self.num_features = pool.num_features if pool else num_features
         self.normalize_inputs = normalize_inputs
@@ -171,9 +182,6 @@ class RandomFeatureAttention(StatefulAttention):
         self.chunk_size = chunk_size
         self.dropout = dropout
         self.seed = None if seed is None else check_seed(seed)
-        self.dropout_layer = keras.layers.Dropout(
-            dropout, seed=seed, dtype=self.dtype_policy
-        )
 
     def build(
         self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
@@ -186,8 +194,9 @@ class RandomFeatureAttention(StatefulAttention):
             ("key", key_shape),
         ):
             check_shape(name, shape, batch=None, steps=None, width=None)
-        self.build_projections(query_shape, value_shape, key_shape)
-        self.features.build()
+        with keras.RematScope(mode=None):
+            self.build_projections(query_shape, value_shape, key_shape)
+            self.features.build()
         self.build_carried_state(query_shape[0])
         self.built = True
 
@@ -219,18 +228,19 @@ class RandomFeatureAttention(StatefulAttention):
             key_mask = key_padding(value, value_mask, key_mask, attention_mask)
         state, indices = self.begin(query.shape[0], initial_state, training)
         inputs = {
-            "q": self.query_dense(ops.cast(query, self.compute_dtype)),
+            "q": self._in_heads(self.query_dense, query),
             **self.features.matrices(indices),
         }
         if value is not None:
             inputs.update(self._memory(value, key, key_mask))
-        output, state = rematerialized(
-            lambda x: self._attend(
+        sums, state = rematerialized(
+            lambda x: self._sum(
                 x, use_causal_mask, return_state or self.stateful
             ),
             {**inputs, **(state or {})},
             training,
         )
+        output = Sums(*sums).divide(self.epsilon)
         output = ops.cast(output, self.compute_dtype)
         outputs = [
             self.output_dense(self.dropout_layer(output, training=training))
@@ -249,41 +259,50 @@ class RandomFeatureAttention(StatefulAttention):
         self, value: Tensor, key: Tensor | None, key_mask: Tensor | None
     ) -> State:
         """Projects what is attended to."""
-        key = ops.cast(value if key is None else key, self.compute_dtype)
-        value = ops.cast(value, self.compute_dtype)
-        memory = {"k": self.key_dense(key), "v": self.value_dense(value)}
+        memory = {
+            "k": self._in_heads(self.key_dense, value if key is None else key),
+            "v": self._in_heads(self.value_dense, value),
+        }
         if key_mask is not None:
             memory["key_mask"] = ops.cast(key_mask, "float32")
         return memory
 
-    def _attend(
+    def _in_heads(self, dense: keras.layers.Layer, x: Tensor) -> Tensor:
+        """Returns `(h, b, t, width)`, as sums take it.
+
+        What turned it would be computed again too, were it turned later.
+        """
+        return heads_first(dense(ops.cast(x, self.compute_dtype)))
+
+    def _sum(
         self, x: dict[str, Tensor], causal: bool, return_state: bool
-    ) -> Any:
-        """Returns the heads' outputs `(b, t, h, e)` and the last state."""
+    ) -> tuple[Sums, State | None]:
+        """Returns what the queries read, and the last state."""
         initial = {name: x[name] for name in SUMS if name in x}
         query_features, _ = self._map("q", x)
         if "k" not in x:
-            return read_state(query_features, initial, self.epsilon), initial
+            return read_sums(query_features, initial), initial
         key_features, key_weight = self._map("k", x)
-        outputs = linear_attention(
+        sums, state = attention_sums(
             query_features,
             key_features,
-            x["v"],
+            heads_last(x["v"]),
             causal=causal,
             gate_logits=x.get("gate_logits"),
             key_mask=x.get("key_mask"),
             key_weight=key_weight,
             initial_state=initial or None,
             return_state=return_state,
-            epsilon=self.epsilon,
             chunk_size=self.chunk_size,
         )
-        return outputs if return_state else (outputs, {})
+        return sums, state if return_state else {}
 
     def _map(
         self, name: str, x: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor | None]:
-        return self.features.map(x[name], x.get("projection"), x.get("sigma"))
+        return self.features.map(
+            heads_last(x[name]), x.get("projection"), x.get("sigma")
+        )
 
     def _scores(self, x: dict[str, Tensor], causal: bool) -> Tensor:
         query_features, _ = self._map("q", x)

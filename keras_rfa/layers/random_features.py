@@ -58,7 +58,11 @@ class RandomFeatures(keras.layers.Layer):
                 _copy_pool(projection_pool, num_heads, key_dim)
                 if projection_pool is not None
                 else RandomProjectionPool(
-                    num_heads, num_features, key_dim, seed=seed
+                    num_heads,
+                    num_features,
+                    key_dim,
+                    seed=seed,
+                    name="random_projection_pool",
                 )
             )
         elif projection_pool is not None:
@@ -79,10 +83,19 @@ class RandomFeatures(keras.layers.Layer):
                 dtype="float32",
                 autocast=False,
             )
-        # What one step of zeros is mapped to tells the width, and builds a
-        # feature map that is a layer.
-        step = ops.zeros((1, 1, self.num_heads, self.key_dim))
-        matrices = self.matrices(self.draw(training=False))
+        # What one step is mapped to tells the width, and builds a feature map
+        # that is a layer. A function may not take symbolic tensors.
+        is_layer = isinstance(self.feature_map, keras.layers.Layer)
+        tensor = keras.KerasTensor if self.named or is_layer else ops.zeros
+        heads, width = self.num_heads, self.key_dim
+        step = tensor((1, 1, heads, width), "float32")
+        matrices = {}
+        if self.pool is not None:
+            rows = self.pool.num_features
+            matrices = {
+                "projection": tensor((heads, rows, width), "float32"),
+                "sigma": tensor((heads, width), "float32"),
+            }
         features, _ = self.map(step, **matrices)
         check_shape(
             "feature_map(x, projection)",

@@ -149,11 +149,29 @@ class RandomProjectionPool(keras.layers.Layer):
                 "not with `set_weights`."
             )
 
+    def check_indices(self, indices: Tensor) -> None:
+        """Raises a `ValueError` unless the pool has matrices of `indices`.
+
+        While a function is compiled the values are not known, and pass.
+        """
+        try:
+            values = ops.convert_to_numpy(indices)
+        except (TypeError, RuntimeError):  # as the backends say so
+            return
+        if ((values < 0) | (values >= self.pool_size)).any():
+            raise ValueError(
+                f"{self.name!r} has {self.pool_size} matrices a head, so "
+                f"indices must be from 0 to {self.pool_size - 1}. A state is "
+                "read by the layer that made it, or one with the same pool. "
+                f"Received: indices={values.tolist()}"
+            )
+
     def take(self, indices: Tensor) -> Tensor:
         """Returns the matrices with the given indices.
 
         Args:
             indices: int32 tensor of shape `(num_heads,)`, as `draw` gives.
+                They are not checked here: see `check_indices`.
 
         Returns:
             float32 tensor of shape `(num_heads, num_features, key_dim)`.

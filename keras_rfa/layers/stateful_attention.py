@@ -97,6 +97,8 @@ class StatefulAttention(MultiHeadProjections):
                 with_indices=self.features.pool is not None,
             )
             state = dict(initial_state)
+            if self.features.pool is not None and "indices" in state:
+                self.features.pool.check_indices(state["indices"])
         elif self.carried_state is not None:
             state = self._carried(self.carried_state.read(), training)
         else:

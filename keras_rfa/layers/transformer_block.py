@@ -6,13 +6,15 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_rfa.layers.composite_layer import CompositeLayer
 from keras_rfa.layers.multi_head_projections import clone_initializer
+from keras_rfa.layers.rematerialization import rematerialized
 from keras_rfa.ops.checks import check_positive
 
 Tensor = Any
 
 
-class TransformerBlock(keras.layers.Layer):
+class TransformerBlock(CompositeLayer):
     """What an encoder and a decoder block have in common.
 
     Each sublayer, an attention or the feed-forward network, stands in a
@@ -49,9 +51,10 @@ class TransformerBlock(keras.layers.Layer):
             "intermediate_dim", intermediate_dim
         )
         self.dropout = dropout
-        self.dropout_layer = keras.layers.Dropout(
-            dropout, dtype=self.dtype_policy, name="dropout"
-        )
+        with keras.RematScope(mode=None):
+            self.dropout_layer = keras.layers.Dropout(
+                dropout, dtype=self.dtype_policy, name="dropout"
+            )
         self.activation = keras.activations.get(activation)
         self.normalize_first = normalize_first
         self.layer_norm_epsilon = layer_norm_epsilon
@@ -70,11 +73,12 @@ class TransformerBlock(keras.layers.Layer):
 
     def build_norm(self, sublayer: str, shape: Any) -> keras.layers.Layer:
         """Creates and builds the normalisation of a sublayer."""
-        norm = keras.layers.LayerNormalization(
-            epsilon=self.layer_norm_epsilon,
-            dtype=self.dtype_policy,
-            name=f"{sublayer}_norm",
-        )
+        with keras.RematScope(mode=None):
+            norm = keras.layers.LayerNormalization(
+                epsilon=self.layer_norm_epsilon,
+                dtype=self.dtype_policy,
+                name=f"{sublayer}_norm",
+            )
         norm.build(shape)
         return norm
 
@@ -140,10 +144,25 @@ class TransformerBlock(keras.layers.Layer):
 
     def feed_forward(self, x: Tensor, training: bool | None) -> Tensor:
         """Adds the output of the feed-forward network."""
-        norm = self.feed_forward_norm
-        hidden = self.expand_dense(norm(x) if self.normalize_first else x)
-        outputs = self.contract_dense(self.activation(hidden))
-        return self._residual(x, outputs, norm, training)
+
+        def network(x: Tensor) -> Tensor:
+            return self._network(x, training)
+
+        call = network
+        if training:  # in a `keras.RematScope`, computed again
+            call = self.rematerialized_part(network, x)
+        outputs = call(x)
+        return self._residual(x, outputs, self.feed_forward_norm, training)
+
+    def _network(self, x: Tensor, training: bool | None) -> Tensor:
+        if self.normalize_first:
+            x = self.feed_forward_norm(x)
+        # Of all that is kept for the gradient this would be the widest.
+        return rematerialized(
+            lambda x: self.contract_dense(self.activation(x["expanded"])),
+            {"expanded": self.expand_dense(x)},
+            training,
+        )
 
     def _residual(
         self,
@@ -155,14 +174,18 @@ class TransformerBlock(keras.layers.Layer):
         x = ops.add(x, self.dropout_layer(outputs, training=training))
         return x if self.normalize_first else norm(x)
 
+    def dense_layers(self) -> list[keras.layers.Layer]:
+        return [self.expand_dense, self.contract_dense]
+
     def _dense(self, name: str, width: int) -> keras.layers.Layer:
-        return keras.layers.Dense(
-            width,
-            kernel_initializer=clone_initializer(self.kernel_initializer),
-            bias_initializer=clone_initializer(self.bias_initializer),
-            dtype=self.dtype_policy,
-            name=name,
-        )
+        with keras.RematScope(mode=None):
+            return keras.layers.Dense(
+                width,
+                kernel_initializer=clone_initializer(self.kernel_initializer),
+                bias_initializer=clone_initializer(self.bias_initializer),
+                name=name,
+                **self.dense_policy(name, self.dtype_policy),
+            )
 
     def get_config(self) -> dict[str, Any]:
         serialize = keras.initializers.serialize
@@ -191,7 +214,9 @@ def own_layers(block: Any, **layers: Any) -> list[keras.layers.Layer]:
     """
     for argument, layer in layers.items():
         if isinstance(layer, dict):
-            layer = keras.saving.deserialize_keras_object(layer)
+            # Weights that are built here have the block in their path.
+            with keras.name_scope(block.name, caller=block):
+                layer = keras.saving.deserialize_keras_object(layer)
             layers[argument] = layer
         if not isinstance(layer, keras.layers.Layer):
             raise ValueError(

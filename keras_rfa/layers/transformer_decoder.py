@@ -73,10 +73,24 @@ class TransformerDecoder(TransformerBlock):
         self_attention: Any,
         intermediate_dim: int,
         cross_attention: Any = None,
-        *args: Any,
+        dropout: float = 0.0,
+        activation: Any = "gelu",
+        normalize_first: bool = True,
+        layer_norm_epsilon: float = 1e-5,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
         **kwargs: Any,
     ) -> None:
-        super().__init__(intermediate_dim, *args, **kwargs)
+        super().__init__(
+            intermediate_dim,
+            dropout,
+            activation,
+            normalize_first,
+            layer_norm_epsilon,
+            kernel_initializer,
+            bias_initializer,
+            **kwargs,
+        )
         attentions = {"self_attention": self_attention}
         if cross_attention is not None:
             attentions["cross_attention"] = cross_attention
@@ -193,7 +207,8 @@ class TransformerDecoder(TransformerBlock):
         return_state: bool = False,
         **kwargs: Any,
     ) -> Any:
-        self._check_memory(memory, dict(initial_state or {}))
+        if isinstance(inputs, keras.KerasTensor):  # a `RematScope` asks too
+            self._check_memory(memory, dict(initial_state or {}))
         outputs = keras.KerasTensor(inputs.shape, self.compute_dtype)
         if not return_state:
             return outputs

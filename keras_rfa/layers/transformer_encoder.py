@@ -59,9 +59,27 @@ class TransformerEncoder(TransformerBlock):
     """
 
     def __init__(
-        self, attention: Any, intermediate_dim: int, *args: Any, **kwargs: Any
+        self,
+        attention: Any,
+        intermediate_dim: int,
+        dropout: float = 0.0,
+        activation: Any = "gelu",
+        normalize_first: bool = True,
+        layer_norm_epsilon: float = 1e-5,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        **kwargs: Any,
     ) -> None:
-        super().__init__(intermediate_dim, *args, **kwargs)
+        super().__init__(
+            intermediate_dim,
+            dropout,
+            activation,
+            normalize_first,
+            layer_norm_epsilon,
+            kernel_initializer,
+            bias_initializer,
+            **kwargs,
+        )
         (self.attention,) = own_layers(self, attention=attention)
 
     def build(self, input_shape: Any) -> None:

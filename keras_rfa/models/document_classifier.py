@@ -2,9 +2,10 @@ from typing import Any
 
 import keras
 
-from keras_rfa.layers import MaskedAveragePooling
+from keras_rfa.layers import MaskedAveragePooling, TransformerDecoder
 from keras_rfa.models.attention import AttentionBuilder
 from keras_rfa.models.document_encoder import document_encoder
+from keras_rfa.models.windowed_model import WindowedModel
 from keras_rfa.ops.checks import check_positive
 
 
@@ -19,6 +20,8 @@ def document_classifier(
     attention: str | AttentionBuilder = "rfa",
     attention_options: dict[str, Any] | None = None,
     dropout: float = 0.1,
+    causal: bool = False,
+    window: int | None = None,
     name: str = "document_classifier",
 ) -> keras.Model:
     """Builds a model from token ids to a score for each class.
@@ -38,6 +41,14 @@ def document_classifier(
         attention_options: dict of further arguments of the attention layers.
         dropout: float. The share to drop, as in `document_encoder`, and of
             the averaged vector.
+        causal: bool. Whether a token sees only those before it.
+        window: int. The most tokens to read at once. A longer document is
+            read in windows, each from the states that the one before has
+            left, with the outputs and the gradients of reading it at once: the
+            whole document counts, and the memory is that of one window. It
+            needs `causal=True` and any attention but `"softmax"`. Weights
+            do not depend on it: those of a model without it, or with another
+            one, can be loaded.
         name: string. The name of the model.
 
     Returns:
@@ -45,7 +56,8 @@ def document_classifier(
         to logits `(b, num_classes)`, float32 whatever the dtype policy.
 
     Raises:
-        ValueError: as `document_encoder`.
+        ValueError: as `document_encoder`, and if `window` is not positive,
+            or the attention is not causal or keeps no state to carry on.
 
     Example:
 
@@ -65,9 +77,28 @@ def document_classifier(
         attention=attention,
         attention_options=attention_options,
         dropout=dropout,
+        causal=causal,
     )
     # The encoder's own layers, not the model: its mask stays attached.
     x = MaskedAveragePooling(name="pooling")(encoder.output)
     x = keras.layers.Dropout(dropout, name="pooling_dropout")(x)
     logits = keras.layers.Dense(num_classes, dtype="float32", name="logits")(x)
-    return keras.Model(encoder.input, logits, name=name)
+    if window is None:
+        return keras.Model(encoder.input, logits, name=name)
+    if not causal:
+        raise ValueError(
+            "`window` needs `causal=True`: a window sees what was read before "
+            f"it, and nothing after it. Received: window={window}, "
+            "causal=False"
+        )
+    if not all(
+        hasattr(layer.self_attention, "get_initial_state")
+        for layer in encoder.layers
+        if isinstance(layer, TransformerDecoder)
+    ):
+        raise ValueError(
+            "`window` needs an attention that keeps a state, to go on from in "
+            "the next window. Choose another attention, or leave out "
+            f"`window`. Received: window={window}, attention={attention!r}"
+        )
+    return WindowedModel(encoder.input, logits, name=name, window=window)

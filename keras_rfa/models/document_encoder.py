@@ -2,7 +2,11 @@ from typing import Any
 
 import keras
 
-from keras_rfa.layers import SinusoidalPositions, TransformerEncoder
+from keras_rfa.layers import (
+    SinusoidalPositions,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 from keras_rfa.models.attention import AttentionBuilder, make_attention
 from keras_rfa.ops.checks import check_positive
 
@@ -17,12 +21,13 @@ def document_encoder(
     attention: str | AttentionBuilder = "rfa",
     attention_options: dict[str, Any] | None = None,
     dropout: float = 0.1,
+    causal: bool = False,
     name: str = "document_encoder",
 ) -> keras.Model:
     """Builds a model from token ids to a vector for each token.
 
-    Embeddings and sinusoidal positions, `num_layers` blocks of
-    `TransformerEncoder`, and a last normalisation. The output carries the
+    Embeddings and sinusoidal positions, `num_layers` blocks, and a last
+    normalisation. The output carries the
     mask of the padding. Ids are not checked inside of the compiled model; see
     `keras_rfa.models.check_token_ids`.
 
@@ -40,6 +45,8 @@ def document_encoder(
             block, and each further one has the next.
         dropout: float. The share to drop after the embeddings and at the end
             of each sublayer.
+        causal: bool. Whether a token sees only those before it, as in blocks
+            of `TransformerDecoder` in the place of `TransformerEncoder`.
         name: string. The name of the model.
 
     Returns:
@@ -82,11 +89,12 @@ def document_encoder(
     x = keras.layers.Rescaling(hidden_dim**0.5, name="embedding_scale")(x)
     x = SinusoidalPositions(name="positions")(x)
     x = keras.layers.Dropout(dropout, name="embedding_dropout")(x)
+    block = TransformerDecoder if causal else TransformerEncoder
     for i in range(num_layers):
         options = dict(attention_options or {})
         if options.get("seed") is not None:  # not the same draws in each
             options["seed"] += i
-        x = TransformerEncoder(
+        x = block(
             make_attention(
                 attention,
                 num_heads,

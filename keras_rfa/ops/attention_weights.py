@@ -4,8 +4,8 @@ from typing import Any
 
 from keras import ops
 
-from keras_rfa.ops.causal_sums import log_gates
 from keras_rfa.ops.checks import check_attention_shapes
+from keras_rfa.ops.decays import bounded_logits, log_gates
 from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any
@@ -86,7 +86,7 @@ def _decays(gate_logits: Tensor, key_mask: Tensor | None) -> Tensor:
     To a later query those are `g_{s+1} ... g_t`, to an earlier one
     `g_t ... g_{s-1}`.
     """
-    logits = ops.transpose(gate_logits, (0, 2, 1))  # (b, h, t)
+    logits = bounded_logits(ops.transpose(gate_logits, (0, 2, 1)))  # (b, h, t)
     log_gate = log_gates(logits)
     if key_mask is not None:
         counts = ops.cast(key_mask, "bool")[:, None, :]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from keras import ops
 
 from keras_rfa.ops.checks import check_shape
+from keras_rfa.ops.sin_cos import sin_cos
 from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any
@@ -76,7 +77,7 @@ def feature_map(
     )
     if log_factor is None:
         return features
-    return features * ops.exp(log_factor)[..., None]
+    return features * ops.expand_dims(ops.exp(log_factor), -1)
 
 
 def factored_feature_map(
@@ -111,9 +112,13 @@ def factored_feature_map(
     if projection is not None:
         projection = ops.cast(projection, SUM_DTYPE)
     scale = None if scale is None else ops.cast(scale, SUM_DTYPE)
+    # Heads come first inside, so that a product is of one matrix a head.
+    x = ops.transpose(x, (2, 0, 1, 3))
     features = FEATURE_MAPS[kind].function(x, projection, normalize, scale)
+    features = ops.transpose(features, (1, 2, 0, 3))
     if kind == "gaussian" and not normalize:
-        return features, _half_square(_scaled(x, scale))[..., 0]  # log C(x)
+        log_factor = _half_square(_scaled(x, scale))[..., 0]  # log C(x)
+        return features, ops.transpose(log_factor, (1, 2, 0))
     return features, None
 
 
@@ -135,17 +140,18 @@ def unit_vector(x: Tensor) -> Tensor:
 def _gaussian(
     x: Tensor, projection: Tensor, normalize: bool, scale: Tensor | None
 ) -> Tensor:
-    x = _scaled(unit_vector(x) if normalize else x, scale)
-    angle = _project(x, projection)  # W x^
-    features = ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
-    return features * projection.shape[1] ** -0.5  # D^-1/2
+    x = unit_vector(x) if normalize else x
+    angle = _project(x, _scaled(projection, scale))  # W x^
+    factor = projection.shape[1] ** -0.5  # D^-1/2
+    return ops.concatenate([factor * x for x in sin_cos(angle)], axis=-1)
 
 
 def _arccos(
     x: Tensor, projection: Tensor, normalize: bool, scale: Tensor | None
 ) -> Tensor:
-    x = _scaled(unit_vector(x) if normalize else x, scale)
-    return ops.relu(_project(x, projection)) * projection.shape[1] ** -0.5
+    x = unit_vector(x) if normalize else x
+    features = ops.relu(_project(x, _scaled(projection, scale)))
+    return features * projection.shape[1] ** -0.5
 
 
 def _positive(
@@ -159,16 +165,22 @@ def _positive(
 def _elu(
     x: Tensor, projection: Tensor, normalize: bool, scale: Tensor | None
 ) -> Tensor:
-    return ops.elu(x) + 1
+    # `elu(x) + 1` would take 1 from a small number and add it again.
+    return ops.where(x > 0, x + 1, ops.exp(ops.where(x > 0, 0, x)))
 
 
 def _scaled(x: Tensor, scale: Tensor | None) -> Tensor:
-    return x if scale is None else x * scale
+    """Multiplies `(h, ..., d)` by the scale `(h, d)`."""
+    if scale is None:
+        return x
+    heads, width = scale.shape
+    middle = (1,) * (len(x.shape) - 2)
+    return x * ops.reshape(scale, (heads, *middle, width))
 
 
 def _project(x: Tensor, projection: Tensor) -> Tensor:
-    # Keras takes small letters only of symbolic tensors: f stands for D.
-    return ops.einsum("bthd,hfd->bthf", x, projection)
+    """Multiplies `(h, b, t, d)` by the matrices `(h, D, d)`."""
+    return ops.matmul(x, ops.expand_dims(ops.swapaxes(projection, -1, -2), 1))
 
 
 def _half_square(x: Tensor) -> Tensor:

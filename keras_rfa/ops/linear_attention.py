@@ -4,18 +4,15 @@ from typing import Any
 
 from keras import ops
 
-from keras_rfa.ops.causal_sums import Sums, causal_sums, log_gates
-from keras_rfa.ops.checks import (
-    check_attention_shapes,
-    check_number,
-    check_positive,
-    check_shape,
+from keras_rfa.ops.attention_sums import (
+    attention_sums,
+    read_sums,
+    state_of_keys,
 )
-from keras_rfa.ops.state import SUM_DTYPE, State, check_state
+from keras_rfa.ops.checks import check_attention_shapes, check_number
+from keras_rfa.ops.state import State, check_state
 
 Tensor = Any
-
-CHUNK_SIZE = 128
 
 
 def linear_attention(
@@ -96,36 +93,19 @@ def linear_attention(
     - [Peng et al., 2021](https://arxiv.org/abs/2103.02143)
     - [Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)
     """
-    chunk_size = CHUNK_SIZE if chunk_size is None else chunk_size
-    check_attention_shapes(
+    check_number("epsilon", epsilon)
+    sums, state = attention_sums(
         query_features,
         key_features,
         value,
-        gate_logits,
-        key_mask,
-        key_weight,
-        causal,
+        causal=causal,
+        gate_logits=gate_logits,
+        key_mask=key_mask,
+        key_weight=key_weight,
+        initial_state=initial_state,
+        return_state=return_state,
+        chunk_size=chunk_size,
     )
-    _check_options(
-        causal, gate_logits, initial_state, return_state, epsilon, chunk_size
-    )
-    q, k, v = (
-        ops.cast(x, SUM_DTYPE) for x in (query_features, key_features, value)
-    )
-    batch, _, heads, width = k.shape
-    if initial_state is not None:
-        check_state(initial_state, batch, heads, width, v.shape[-1])
-
-    k, v, weight, log_gate = _entering(k, v, gate_logits, key_mask, key_weight)
-    if causal:
-        sums, state = causal_sums(
-            q, k, v, weight, log_gate, initial_state, chunk_size
-        )
-    elif log_gate is None:
-        state = _all_keys(k, v, weight, initial_state)
-        sums = _read(q, state)
-    else:
-        sums, state = _two_sided(q, k, v, weight, log_gate, chunk_size), None
     output = ops.cast(sums.divide(epsilon), value.dtype)
     return (output, state) if return_state else output
 
@@ -154,25 +134,7 @@ def read_state(
     >>> keras_rfa.ops.read_state(features[:, :1], state).shape
     (1, 1, 1, 4)
     """
-    check_state(state, None, None, None, None, with_indices=True, name="state")
-    batch, heads, width, _ = state["s"].shape
-    check_shape(
-        "query_features",
-        query_features,
-        batch=batch,
-        steps=None,
-        heads=heads,
-        m=width,
-    )
-    return _read(ops.cast(query_features, SUM_DTYPE), state).divide(epsilon)
-
-
-def _read(q: Tensor, state: State) -> Sums:
-    return Sums(
-        ops.einsum("bthm,bhme->bthe", q, state["s"]),
-        ops.einsum("bthm,bhm->bth", q, state["z"]),
-        state["weight"][:, None] + ops.zeros_like(q[..., 0]),
-    )
+    return read_sums(query_features, state).divide(epsilon)
 
 
 def encode_state(
@@ -209,98 +171,10 @@ def encode_state(
     check_attention_shapes(
         None, key_features, value, None, key_mask, key_weight, causal=False
     )
-    k, v = ops.cast(key_features, SUM_DTYPE), ops.cast(value, SUM_DTYPE)
     if initial_state is not None:
-        batch, _, heads, width = k.shape
-        check_state(initial_state, batch, heads, width, v.shape[-1])
-    k, v, weight, _ = _entering(k, v, None, key_mask, key_weight)
-    return _all_keys(k, v, weight, initial_state)
-
-
-def _entering(
-    k: Tensor,
-    v: Tensor,
-    gate_logits: Tensor | None,
-    key_mask: Tensor | None,
-    key_weight: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """Returns what enters the sums: `w φ(k)`, `v`, `w` and `log g`.
-
-    `w` is `a_t`, or `(1 - g_t) a_t` with a gate.
-    """
-    weight = ops.ones_like(k[..., 0])  # (b, s, h)
-    if key_weight is not None:
-        weight = ops.cast(key_weight, k.dtype)
-    log_gate = None
-    if gate_logits is not None:
-        gate_logits = ops.cast(gate_logits, k.dtype)
-        log_gate = log_gates(gate_logits)
-        weight = ops.exp(ops.log_sigmoid(-gate_logits)) * weight  # 1 - g_t
-    if key_mask is not None:
-        counts = ops.cast(key_mask, "bool")[:, :, None]
-        weight = ops.where(counts, weight, 0)
-        k = ops.where(counts[..., None], k, 0)
-        v = ops.where(counts[..., None], v, 0)
-        if log_gate is not None:
-            log_gate = ops.where(counts, log_gate, 0)
-    if log_gate is not None or key_weight is not None:
-        k = k * weight[..., None]
-    return k, v, weight, log_gate
-
-
-def _all_keys(
-    k: Tensor, v: Tensor, weight: Tensor, initial: State | None
-) -> State:
-    state = {
-        "s": ops.einsum("bshm,bshe->bhme", k, v),
-        "z": ops.sum(k, axis=1),
-        "weight": ops.sum(weight, axis=1),
-    }
-    if initial is not None:
-        state = {name: initial[name] + state[name] for name in state}
+        batch, _, heads, width = key_features.shape
+        check_state(initial_state, batch, heads, width, value.shape[-1])
+    state = state_of_keys(key_features, value, key_mask, key_weight)
+    if initial_state is not None:
+        state = {name: initial_state[name] + state[name] for name in state}
     return state
-
-
-def _two_sided(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    weight: Tensor,
-    log_gate: Tensor,
-    chunk_size: int,
-) -> Sums:
-    # The reversed sequence runs beside the sequence, as further heads.
-    heads = k.shape[2]
-    q2, k2, v2, weight2, log_gate2 = (
-        ops.concatenate([x, ops.flip(x, axis=1)], axis=2)
-        for x in (q, k, v, weight, log_gate)
-    )
-    sums, _ = causal_sums(q2, k2, v2, weight2, log_gate2, None, chunk_size)
-    # Each has the step itself, which counts once.
-    own = ops.sum(q * k, axis=-1)
-    own = Sums(own[..., None] * v, own, weight)
-    return Sums(
-        *(
-            both[:, :, :heads] + ops.flip(both[:, :, heads:], axis=1) - once
-            for both, once in zip(sums, own, strict=True)
-        )
-    )
-
-
-def _check_options(
-    causal: bool,
-    gate_logits: Tensor | None,
-    initial_state: State | None,
-    return_state: bool,
-    epsilon: float,
-    chunk_size: int,
-) -> None:
-    check_number("epsilon", epsilon)
-    check_positive("chunk_size", chunk_size)
-    two_sided = gate_logits is not None and not causal
-    if two_sided and (initial_state is not None or return_state):
-        raise ValueError(
-            "Gated attention that is not causal also runs from the last step "
-            "to the first, so it can neither take nor return a state. Pass "
-            "`causal=True`, or leave out `initial_state` and `return_state`."
-        )

@@ -1,6 +1,7 @@
 """Batches of documents of like length, in few shapes that never change."""
 
 import itertools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ def bucket_batches(
     shuffle_buffer: int | None = None,
     seed: int | None = None,
     drop_remainder: bool = False,
+    epoch: Any = None,
 ) -> Any:
     """Batches documents with others of like length, in few different shapes.
 
@@ -29,6 +31,14 @@ def bucket_batches(
     weight 0 where there are labels. They add nothing to gradients or to the
     `weighted_metrics` of `compile`; `metrics` and the mean loss count them.
 
+    With `epoch`, the order depends on `seed` and on the number of the epoch
+    alone, and not on how often the dataset was read: training that
+    `keras_rfa.callbacks.BackupAndResume` resumes reads what it would have
+    read. The number counts when the first batch is asked for. With
+    `steps_per_epoch` an epoch goes on where the one before ended, so that
+    only as many steps as there are batches, of a dataset that is repeated
+    last of all, begin each epoch with its order.
+
     Args:
         dataset: `tf.data.Dataset` of `(ids, label)`, or of `ids` alone, not
             batched: integer ids `(t,)` and a label of known shape.
@@ -40,13 +50,17 @@ def bucket_batches(
         seed: int. Seed of the shuffle.
         drop_remainder: bool. Whether to drop incomplete batches instead of
             completing them.
+        epoch: `tf.Variable`, a scalar of int64 on the CPU: the number of the
+            epoch, which `BackupAndResume` keeps. It needs `shuffle_buffer`
+            and `seed`.
 
     Returns:
         `tf.data.Dataset` of `(ids, label, sample_weight)` or of `(ids,)`.
 
     Raises:
-        ValueError: if the boundaries do not increase, or if the dataset is
-            batched or has other elements.
+        ValueError: if the boundaries do not increase, if the dataset is
+            batched or has other elements, or if `epoch` is no such variable
+            or has nothing to shuffle.
 
     Example:
 
@@ -84,7 +98,9 @@ def bucket_batches(
         zeros = (tf.zeros(x.shape, x.dtype) for x in rest)
         return tf.zeros([length], ids.dtype), *zeros
 
-    if shuffle_buffer is not None:
+    if epoch is not None:
+        dataset = _shuffle_by_epoch(dataset, shuffle_buffer, seed, epoch)
+    elif shuffle_buffer is not None:
         dataset = dataset.shuffle(shuffle_buffer, seed)
     if not drop_remainder:
         # Enough to complete any batch; what is left over is dropped below.
@@ -104,3 +120,34 @@ def bucket_batches(
     options = tf.data.Options()
     options.autotune.enabled = False
     return dataset.with_options(options)
+
+
+def _shuffle_by_epoch(
+    dataset: Any, shuffle_buffer: int | None, seed: int | None, epoch: Any
+) -> Any:
+    """Shuffles in an order that depends on two numbers alone."""
+    tf = import_late("tensorflow")
+    if not isinstance(epoch, tf.Variable) or (
+        (epoch.dtype, epoch.shape.rank) != (tf.int64, 0)
+    ):
+        raise ValueError(
+            "`epoch` must be a `tf.Variable` that holds an integer, such as "
+            f"`tf.Variable(0, dtype=tf.int64)`. Received: epoch={epoch!r}"
+        )
+    if shuffle_buffer is None or seed is None:
+        raise ValueError(
+            "`epoch` decides the order together with `seed`, so it needs "
+            "`shuffle_buffer` and `seed`. Received: "
+            f"shuffle_buffer={shuffle_buffer}, seed={seed}"
+        )
+
+    # TensorFlow takes two seeds, of the graph and of the operation. The first
+    # must not be 0 where the second is a tensor.
+    graph_seed = operator.index(seed) % (2**31 - 2) + 1
+
+    def shuffled(_: Any) -> Any:
+        tf.compat.v1.set_random_seed(graph_seed)  # of this function alone
+        return dataset.shuffle(shuffle_buffer, epoch.read_value())
+
+    # The function runs when the first batch of an iterator is asked for.
+    return tf.data.Dataset.range(1).flat_map(shuffled)

@@ -4,6 +4,7 @@ import pytest
 from keras import ops
 
 from keras_rfa.layers import RandomFeatureAttention, RandomProjectionPool
+from keras_rfa.testing import compiled
 
 WIDTH = 8
 X = np.random.default_rng(0).normal(size=(3, 6, WIDTH)).astype("float32")
@@ -97,7 +98,24 @@ def test_errors_of_states():
     half = {**state, "z": ops.cast(state["z"], "float16")}
     with pytest.raises(ValueError, match="Received: dtype=float16"):
         layer(X, X, initial_state=half)
+    for indices in ([0, 200], [-1, 0]):
+        other = {**state, "indices": ops.convert_to_tensor(indices, "int32")}
+        with pytest.raises(ValueError, match=r"0 to 199.*Received: indices="):
+            layer(X, X, initial_state=other)
     with pytest.raises(ValueError, match="Build it with stateful=True"):
         layer.reset_state()
     with pytest.raises(ValueError, match="Received: batch size None"):
         attention(stateful=True)(keras.Input((6, WIDTH)))
+
+
+def test_indices_are_not_known_while_a_function_is_compiled():
+    layer = attention()
+    layer.build(X.shape)
+    state = layer.get_initial_state(3)
+    expected = ops.convert_to_numpy(layer(X, X, initial_state=state))
+    step = compiled(lambda x, state: layer(x, x, initial_state=state))
+    np.testing.assert_allclose(
+        step(X, keras.tree.map_structure(ops.convert_to_numpy, state)),
+        expected,
+        atol=1e-5,
+    )

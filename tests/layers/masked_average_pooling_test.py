@@ -60,6 +60,40 @@ def test_it_takes_the_mask_and_hands_none_on():
     assert_close("average", long, short)
 
 
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+def test_parts_give_the_average_of_the_whole(policy):
+    layer = MaskedAveragePooling(dtype=policy)
+    embed = keras.layers.Masking()  # a step of zeros is padding
+    x = np.where(MASK[..., None], X, 0)
+    layer.build(x.shape)
+
+    def read(x):
+        x = embed(x)
+        state = layer.get_initial_state(x.shape[0])
+        for part in (slice(2), slice(2, 3), slice(3, 5)):
+            y = embed(x[:, part])
+            y, state = layer(y, initial_state=state, return_state=True)
+        return layer(x), y, state
+
+    whole, parts, state = compiled(read)(x)
+    assert_close("average", parts, whole, 1e-6)
+    np.testing.assert_array_equal(state["count"][:, 0], MASK.sum(1))
+    layer = MaskedAveragePooling(dtype=policy)
+    _, state = layer(ops.convert_to_tensor(x), return_state=True)
+    for tensor in state.values():
+        assert keras.backend.standardize_dtype(tensor.dtype) == "float32"
+
+
+def test_states_in_a_functional_model():
+    x = keras.Input((5, 4))
+    layer = MaskedAveragePooling()
+    _, state = layer(x, return_state=True)
+    model = keras.Model(x, layer(x, initial_state=state))
+    assert_close("average", model.predict(X, verbose=0), X.mean(1), 1e-6)
+
+
 def test_errors():
     with pytest.raises(ValueError, match=r"inputs.shape=\(3, 4\)"):
         MaskedAveragePooling()(np.ones((3, 4)))
+    with pytest.raises(ValueError, match="'pooling' must be built"):
+        MaskedAveragePooling(name="pooling").get_initial_state(2)

