@@ -148,10 +148,13 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
         served.signatures["serving_default"](text=tf.constant(examples)),
     )
     plot_training(output / "training.png", progress)
+    read = f"windows of {options.window} tokens"
+    if options.window is None:
+        read = f"first {options.max_length:,} tokens"
     plot_accuracy_by_length(
         output / "accuracy_by_length.png",
         by_length,
-        model=f"{options.attention}, first {options.max_length:,} tokens",
+        model=f"{options.attention}, {read}",
         floor="bag of words, all",
     )
     plot_confusion(output / "confusion_matrix.png", matrix, corpus.class_names)
@@ -254,6 +257,8 @@ def build_model(
             attention=attention,
             attention_options=attention_options,
             dropout=options.dropout,
+            causal=options.window is not None,
+            window=options.window,
         )
     except ValueError as error:
         if not isinstance(attention, str):

@@ -76,7 +76,16 @@ def parse_options() -> argparse.Namespace:
         ("--features", 16, "random features of a head, of named attentions"),
     ):
         add(name, type=at_least(1), default=default, help=text)
-    return parser.parse_args()
+    add(
+        "--window",
+        type=at_least(1),
+        help="read whole documents, so many tokens at once, from left to "
+        "right; --max-length does not count then",
+    )
+    options = parser.parse_args()
+    if options.window is not None:
+        options.max_length = None
+    return options
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -295,8 +295,8 @@ def test_a_killed_run_goes_on(tmp_path):
         "--output-dir": "outputs/",
         "--tokenizer": "bytes",
         "--attention": "linear",
-        "--max-length": 16,
-        "--tokens-per-batch": 256,
+        "--window": 16,
+        "--tokens-per-batch": 1024,
         "--epochs": 3,
         "--width": 8,
     }
