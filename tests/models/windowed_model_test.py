@@ -115,15 +115,18 @@ def test_each_window_drops_by_itself_and_the_same_when_computed_again():
     assert np.abs(as_numpy(one) - as_numpy(other)).max() > 0
 
 
-@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_half_precision(policy, tmp_path):
+@pytest.mark.parametrize(
+    ("policy", "tolerance"), [("mixed_float16", 2e-3), ("mixed_bfloat16", 2e-2)]
+)
+def test_half_precision(policy, tolerance, tmp_path):
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
         at_once, windowed = pair(tmp_path, attention="rfa_gated")
     finally:
         keras.config.set_dtype_policy(before)
-    assert_close("logits", *logits(windowed, at_once), 1e-3)
+    # XLA does not round at the same places in both.
+    assert_close("logits", *logits(windowed, at_once), tolerance)
 
 
 def test_fit():
@@ -197,7 +200,7 @@ def test_files(tmp_path):
     assert done.returncode == 0, done.stderr[-4000:]
     assert_close("logits", np.load(paths[-1]), *logits(at_once), 1e-5)
     for weight in at_once.trainable_weights:
-        weight.assign(ops.zeros_like(weight))
+        weight.assign(np.zeros(weight.shape))
     windowed.save_weights(tmp_path / "windowed.weights.h5")
     at_once.load_weights(tmp_path / "windowed.weights.h5")
     assert_close("logits", *logits(at_once, windowed), 1e-5)
