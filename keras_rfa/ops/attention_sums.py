@@ -9,7 +9,7 @@ from keras_rfa.ops.checks import (
     check_positive,
     check_shape,
 )
-from keras_rfa.ops.decays import bounded_logits, log_gates
+from keras_rfa.ops.decays import log_gates
 from keras_rfa.ops.state import SUM_DTYPE, State, check_state
 from keras_rfa.ops.sums import (
     CHUNK_SIZE,
@@ -28,7 +28,7 @@ class Sums(NamedTuple):
     """What the queries read from the states that they see."""
 
     numerator: Tensor  # [S_tᵀ φ(q_t), z_t·φ(q_t)]  (h, b, t, e + 1)
-    weight: Tensor  # c_t  (h, b, t)
+    weight: Tensor  # c_t  (h, b, t), or (h, b, 1) where it is the same
 
     def divide(self, epsilon: float) -> Tensor:
         """Returns the outputs, `(b, t, h, e)`, float32."""
@@ -107,7 +107,7 @@ def read_sums(query_features: Tensor, state: State) -> Sums:
     matrix, weight = _from_state(state)
     q = _sum_form(query_features)
     sums = ops.matmul(q, ops.swapaxes(matrix, -1, -2))
-    return Sums(sums, ops.expand_dims(weight, -1) + ops.zeros_like(q[..., 0]))
+    return Sums(sums, ops.expand_dims(weight, -1))
 
 
 def state_of_keys(
@@ -145,9 +145,8 @@ def _entering(
         weight = _sum_form(key_weight)
     log_gate = None
     if gate_logits is not None:
-        gate_logits = bounded_logits(_sum_form(gate_logits))
-        log_gate = log_gates(gate_logits)
-        weight = ops.exp(ops.log_sigmoid(-gate_logits)) * weight  # 1 - g_t
+        log_gate, log_entering = log_gates(_sum_form(gate_logits))
+        weight = ops.exp(log_entering) * weight  # 1 - g_t
     if key_mask is not None:
         counts = ops.expand_dims(ops.cast(key_mask, "bool"), 0)
         weight = ops.where(counts, weight, 0)
@@ -168,8 +167,7 @@ def _all(
     initial, initial_weight = _from_state(initial_state)
     sums, matrix = all_sums(q, keys.k, keys.v, initial)
     weight = initial_weight + ops.sum(keys.weight, axis=2)
-    weights = ops.expand_dims(weight, -1) + ops.zeros_like(q[..., 0])
-    return Sums(sums, weights), _to_state(matrix, weight)
+    return Sums(sums, ops.expand_dims(weight, -1)), _to_state(matrix, weight)
 
 
 def _up_to_each(

@@ -5,7 +5,7 @@ from typing import Any
 from keras import ops
 
 from keras_rfa.ops.checks import check_attention_shapes
-from keras_rfa.ops.decays import bounded_logits, log_gates
+from keras_rfa.ops.decays import log_gates
 from keras_rfa.ops.state import SUM_DTYPE
 
 Tensor = Any
@@ -86,8 +86,8 @@ def _decays(gate_logits: Tensor, key_mask: Tensor | None) -> Tensor:
     To a later query those are `g_{s+1} ... g_t`, to an earlier one
     `g_t ... g_{s-1}`.
     """
-    logits = bounded_logits(ops.transpose(gate_logits, (0, 2, 1)))  # (b, h, t)
-    log_gate = log_gates(logits)
+    logits = ops.transpose(gate_logits, (0, 2, 1))  # (b, h, t)
+    log_gate, log_entering = log_gates(logits)
     if key_mask is not None:
         counts = ops.cast(key_mask, "bool")[:, None, :]
         log_gate = ops.where(counts, log_gate, 0)
@@ -97,5 +97,5 @@ def _decays(gate_logits: Tensor, key_mask: Tensor | None) -> Tensor:
     backward = before[..., None, :] - before[..., :, None]
     step = ops.arange(ops.shape(logits)[-1], dtype="int32")
     later = step[:, None] >= step[None, :]
-    entered = ops.log_sigmoid(-logits)[..., None, :]
+    entered = log_entering[..., None, :]
     return ops.exp(ops.where(later, forward, backward) + entered)

@@ -23,14 +23,11 @@ LOG_SHUT = -20.0
 LARGEST_LOGIT = 40.0
 
 
-def bounded_logits(gate_logits: Tensor) -> Tensor:
-    """Returns logits of gates that let a share in whose inverse is finite."""
-    return ops.minimum(gate_logits, LARGEST_LOGIT)
-
-
-def log_gates(gate_logits: Tensor) -> Tensor:
-    """Returns the logarithms of gates, of those that are shut `LOG_SHUT`."""
-    return ops.maximum(ops.log_sigmoid(gate_logits), LOG_SHUT)
+def log_gates(gate_logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns `log g`, of shut gates `LOG_SHUT`, and `log (1 - g)`."""
+    logits = ops.minimum(gate_logits, LARGEST_LOGIT)
+    log_gate = ops.maximum(ops.log_sigmoid(logits), LOG_SHUT)
+    return log_gate, ops.log_sigmoid(-logits)
 
 
 class ChunkDecay:
@@ -43,10 +40,9 @@ class ChunkDecay:
     """
 
     def __init__(self, log_gate: Tensor | None, size: int, dtype: str) -> None:
-        self.is_gated = log_gate is not None
         # log g_1 ... g_i, and g_{j+1} ... g_i for j <= i, else 0.
         self.up_to, self.between = _decays(log_gate, size, dtype)
-        self.of_chunks = None
+        self.after = self.of_chunks = None
         if self.up_to is not None:
             step = ops.arange(size, dtype="int32")
             after = ops.cast(step[:, None] > step[None, :], dtype)
@@ -55,19 +51,18 @@ class ChunkDecay:
 
     def from_start(self, x: Tensor) -> Tensor:
         """Multiplies step `i` of `(h, b, n, c, m)` by `g_1 ... g_i`."""
-        return (
-            x
-            if self.up_to is None
-            else x * ops.expand_dims(ops.exp(self.up_to), -1)
-        )
+        return _decayed(x, self.up_to)
 
     def until_end(self, x: Tensor) -> Tensor:
         """Multiplies step `i` of `(h, b, n, c, m)` by `g_{i+1} ... g_c`."""
-        return (
-            x
-            if self.up_to is None
-            else x * ops.expand_dims(ops.exp(self.after), -1)
-        )
+        return _decayed(x, self.after)
+
+
+def _decayed(x: Tensor, log_decay: Tensor | None) -> Tensor:
+    """Multiplies vectors, along the last axis, by what is left of them."""
+    if log_decay is None:
+        return x
+    return x * ops.expand_dims(ops.exp(log_decay), -1)
 
 
 class Levels(NamedTuple):
@@ -100,17 +95,10 @@ def _levels(log_decay: Tensor | None, entries: Any, dtype: str) -> list[Levels]:
     blocks = -(-entries // BLOCK_SIZE)
     of_block = None
     if log_decay is not None:
-        log_decay = _in_blocks(log_decay, blocks)
+        log_decay = in_chunks(log_decay, BLOCK_SIZE)
         of_block = ops.sum(log_decay, axis=-1)
     inside = _decays(log_decay, BLOCK_SIZE, dtype)
     return [inside, *_levels(of_block, blocks, dtype)]
-
-
-def _in_blocks(x: Tensor, blocks: int) -> Tensor:  # (h, b, n, ...)
-    heads, batch, entries, *rest = ops.shape(x)
-    missing = blocks * BLOCK_SIZE - entries
-    x = ops.pad(x, [[0, 0], [0, 0], [0, missing], *([[0, 0]] * len(rest))])
-    return ops.reshape(x, (heads, batch, blocks, BLOCK_SIZE, *rest))
 
 
 def cumulate(x: Tensor, log_decay: Tensor | None = None) -> Tensor:
@@ -130,13 +118,30 @@ def _cumulate(x: Tensor, levels: list[Levels]) -> Tensor:
     (up_to, between), *above = levels
     if not above:
         return ops.matmul(between, x)
-    heads, batch, entries, size = ops.shape(x)
-    blocks = -(-entries // BLOCK_SIZE)
-    inside = ops.matmul(between, _in_blocks(x, blocks))
-    ends = _cumulate(inside[..., -1, :], above)
-    before = ops.pad(ends[:, :, :-1], [[0, 0], [0, 0], [1, 0], [0, 0]])
-    before = ops.expand_dims(before, -2)
-    if up_to is not None:
-        before = before * ops.expand_dims(ops.exp(up_to), -1)
-    y = ops.reshape(inside + before, (heads, batch, blocks * BLOCK_SIZE, size))
-    return y[:, :, :entries]
+    inside = ops.matmul(between, in_chunks(x, BLOCK_SIZE))
+    before = shifted(_cumulate(inside[..., -1, :], above))
+    y = inside + _decayed(ops.expand_dims(before, -2), up_to)
+    return in_sequence(y, ops.shape(x)[2])
+
+
+def shifted(x: Tensor) -> Tensor:
+    """Returns the entry before each along axis 2 of four, first zeros."""
+    return ops.pad(x[:, :, :-1], [[0, 0], [0, 0], [1, 0], [0, 0]])
+
+
+def in_chunks(x: Tensor, size: int) -> Tensor:
+    """Cuts the entries, axis 2, into chunks; zeros complete the last one."""
+    heads, batch, steps, *rest = ops.shape(x)
+    # At least one, also where it is not known, and a form that JAX can compare.
+    chunks = (steps + size) // size
+    if isinstance(steps, int):
+        chunks = max(1, -(-steps // size))
+    padding = chunks * size - steps
+    x = ops.pad(x, [[0, 0], [0, 0], [0, padding], *([[0, 0]] * len(rest))])
+    return ops.reshape(x, (heads, batch, chunks, size, *rest))
+
+
+def in_sequence(x: Tensor, steps: Any) -> Tensor:
+    """Joins chunks again, without what completed the last one."""
+    heads, batch, chunks, size, *rest = ops.shape(x)
+    return ops.reshape(x, (heads, batch, chunks * size, *rest))[:, :, :steps]

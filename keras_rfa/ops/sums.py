@@ -11,7 +11,13 @@ from typing import Any
 
 from keras import ops
 
-from keras_rfa.ops.decays import ChunkDecay, cumulate
+from keras_rfa.ops.decays import (
+    ChunkDecay,
+    cumulate,
+    in_chunks,
+    in_sequence,
+    shifted,
+)
 from keras_rfa.ops.written_gradient import Tensors, with_gradient
 
 Tensor = Any
@@ -196,7 +202,7 @@ class _Chunks:
         gradients = {"q": self.join(q), "k": self.join(k), "v": self.join(v)}
         if self.initial is not None:
             gradients["initial"] = of_initial
-        if decay.is_gated:
+        if decay.up_to is not None:
             # A gate decays what lies before it for those that come after.
             across = ops.sum(self.q * q - self.k * k, axis=-1)
             later = ops.flip(running_sum(ops.flip(across, (2, 3))), (2, 3))
@@ -263,24 +269,6 @@ def even_chunk(steps: Any, chunk_size: int) -> int:
     return min(chunk_size, 8 * -(-steps // (8 * chunks)))
 
 
-def in_chunks(x: Tensor, size: int) -> Tensor:
-    """Cuts the steps, axis 2, into chunks; zeros complete the last one."""
-    heads, batch, steps, *rest = ops.shape(x)
-    # At least one, also where it is not known, and a form that JAX can compare.
-    chunks = (steps + size) // size
-    if isinstance(steps, int):
-        chunks = max(1, -(-steps // size))
-    padding = chunks * size - steps
-    x = ops.pad(x, [[0, 0], [0, 0], [0, padding], *([[0, 0]] * len(rest))])
-    return ops.reshape(x, (heads, batch, chunks, size, *rest))
-
-
-def in_sequence(x: Tensor, steps: Any) -> Tensor:
-    """Joins chunks again, without what completed the last one."""
-    heads, batch, chunks, size, *rest = ops.shape(x)
-    return ops.reshape(x, (heads, batch, chunks * size, *rest))[:, :, :steps]
-
-
 def running_sum(x: Tensor) -> Tensor:
     """Returns the sum of each step and all before it.
 
@@ -295,6 +283,4 @@ def running_sum(x: Tensor) -> Tensor:
     step = ops.arange(ops.shape(x)[-1], dtype="int32")
     not_later = ops.cast(step[:, None] <= step[None, :], x.dtype)
     inside = ops.matmul(x, not_later)
-    ends = cumulate(inside[..., -1:])
-    before = ops.pad(ends[:, :, :-1], [[0, 0], [0, 0], [1, 0], [0, 0]])
-    return inside + before
+    return inside + shifted(cumulate(inside[..., -1:]))
