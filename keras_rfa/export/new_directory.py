@@ -28,16 +28,8 @@ def new_directory(
     ...     model.save(f"{directory}/model.keras")
     """
     target = pathlib.Path(path)
-    if os.path.lexists(target):
-        if target.is_symlink() or not target.is_dir():
-            raise FileExistsError(
-                f"{str(target)!r} is no directory, and is not replaced by "
-                "one. Choose another path."
-            )
-        _check_overwrite(target, overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent)
-    try:
+    _check_target(target, "directory", target.is_dir(), overwrite)
+    with _temporary_beside(target) as temporary:
         written = os.path.join(temporary, "new")
         os.mkdir(written)
         yield written
@@ -50,8 +42,6 @@ def new_directory(
             if os.path.exists(old):
                 os.rename(old, target)
             raise
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -69,26 +59,36 @@ def new_file(
             or if it is no file.
     """
     target = pathlib.Path(path)
-    if os.path.lexists(target):
-        if target.is_symlink() or not target.is_file():
-            raise FileExistsError(
-                f"{str(target)!r} is no file, and is not replaced by one. "
-                "Choose another path."
-            )
-        _check_overwrite(target, overwrite)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent)
-    try:
+    _check_target(target, "file", target.is_file(), overwrite)
+    with _temporary_beside(target) as temporary:
         written = os.path.join(temporary, target.name)
         yield written
         os.replace(written, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _check_overwrite(target: pathlib.Path, overwrite: bool) -> None:
+def _check_target(
+    target: pathlib.Path, kind: str, is_kind: bool, overwrite: bool
+) -> None:
+    if not os.path.lexists(target):
+        return
+    if target.is_symlink() or not is_kind:
+        raise FileExistsError(
+            f"{str(target)!r} is no {kind}, and is not replaced by one. "
+            "Choose another path."
+        )
     if not overwrite:
         raise FileExistsError(
             f"{str(target)!r} exists. Choose another path, or pass "
             "`overwrite=True` to replace it."
         )
+
+
+@contextlib.contextmanager
+def _temporary_beside(target: pathlib.Path) -> Iterator[str]:
+    """Gives a directory on the same disk, from which a rename is enough."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent)
+    try:
+        yield temporary
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
