@@ -6,7 +6,7 @@ thousands of calls compile tens of times; elsewhere each call has its own.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import hypothesis
@@ -79,6 +79,26 @@ class Program:
     def has_state(self) -> bool:
         """Whether it can take and return a state."""
         return self.form != "two_sided"
+
+
+def one_row(form: str, steps: int, **changes: Any) -> Program:
+    """Returns a program of one row and one head, of width 1."""
+    program = Program(
+        form=form,
+        batch=1,
+        heads=1,
+        width=1,
+        value_width=1,
+        queries=steps,
+        keys=steps,
+        chunk_size=None,
+        dtype="float32",
+        epsilon=1e-3,
+        masked=False,
+        weighted=False,
+        continues=False,
+    )
+    return replace(program, **changes)
 
 
 def _program(choose: Any) -> Program:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from attention_fuzz_test import check_call
-from cases import Program
+from cases import one_row
 from feature_bounds import Features
 from keras import ops
 from runs import check, run
@@ -11,25 +11,6 @@ from runs import check, run
 from keras_rfa.ops import feature_map
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-
-def one_row(form, steps, epsilon=1e-3, weighted=False):
-    """Returns a program of one row and one head, of width 1."""
-    return Program(
-        form=form,
-        batch=1,
-        heads=1,
-        width=1,
-        value_width=1,
-        queries=steps,
-        keys=steps,
-        chunk_size=None,
-        dtype="float32",
-        epsilon=epsilon,
-        masked=False,
-        weighted=weighted,
-        continues=False,
-    )
 
 
 @pytest.mark.parametrize("form", ["gated", "two_sided"])

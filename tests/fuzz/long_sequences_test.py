@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from attention_bounds import bounds
 from attention_fuzz_test import call, cotangents, problem_of
-from cases import GATES, Program, rounded
+from cases import GATES, one_row, rounded
 from runs import check
 
 from keras_rfa.testing import linear_attention_reference
@@ -24,20 +24,8 @@ STEPS = 16_384
 )
 def test_16k_tokens_in_half_precision(form, gates):
     """Some outputs are within their bounds, and all gradients are finite."""
-    program = Program(
-        form=form,
-        batch=1,
-        heads=1,
-        width=8,
-        value_width=4,
-        queries=STEPS,
-        keys=STEPS,
-        chunk_size=None,
-        dtype="float16",
-        epsilon=1e-3,
-        masked=True,
-        weighted=False,
-        continues=False,
+    program = one_row(
+        form, STEPS, width=8, value_width=4, dtype="float16", masked=True
     )
     random = np.random.default_rng(0)
     rows = 1, STEPS, 1
