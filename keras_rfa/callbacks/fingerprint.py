@@ -79,7 +79,7 @@ def _config(instance: Any) -> dict[str, Any]:
     try:
         text = json.dumps(keras.saving.serialize_keras_object(instance))
     except (NotImplementedError, TypeError, ValueError):
-        return {}
+        return {}  # a class of the user's that Keras or JSON cannot write
     return _comparable(json.loads(text), {})
 
 

@@ -26,7 +26,7 @@ class CompositeLayer(keras.layers.Layer):
 
     def dense_layers(self) -> list[keras.layers.Layer]:
         """Returns the dense layers of its own, which have been built."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass has others
 
     def dense_policy(self, name: str, policy: Any) -> dict[str, Any]:
         """Returns the arguments of a dense layer that say how it computes.

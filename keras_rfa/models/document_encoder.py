@@ -27,8 +27,8 @@ def document_encoder(
     """Builds a model from token ids to a vector for each token.
 
     Embeddings and sinusoidal positions, `num_layers` blocks, and a last
-    normalisation. The output carries the
-    mask of the padding. Ids are not checked inside of the compiled model; see
+    normalisation. The output carries the mask of the padding. Ids are not
+    checked inside of the compiled model; see
     `keras_rfa.models.check_token_ids`.
 
     Args:
