@@ -1,8 +1,10 @@
 from typing import Any
 
 import keras
+from keras import ops
 
 from keras_rfa.layers.composite_layer import CompositeLayer
+from keras_rfa.ops.attention_sums import heads_first
 from keras_rfa.ops.checks import check_positive
 
 Tensor = Any
@@ -92,6 +94,22 @@ class MultiHeadProjections(CompositeLayer):
             **self._dense_arguments("attention_output"),
         )
         self.output_dense.build((*query_shape[:-1], h, e))
+
+    def into_heads(self, dense: keras.layers.Layer, x: Tensor) -> Tensor:
+        """Returns `(h, b, t, width)`, as sums take it.
+
+        What turned it would be computed again too, were it turned later.
+        """
+        x = ops.cast(x, self.compute_dtype)
+        width = dense.partial_output_shape[-1]
+        if width > 1:
+            return heads_first(dense(x))
+        # A bias `(h, 1)` looks to `ops.add` on TensorFlow like one of channels
+        # that come first, and is added along the steps where there are h of
+        # them: here each step is a row of its own.
+        rows = dense(ops.reshape(x, (-1, 1, x.shape[-1])))
+        shape = (*ops.shape(x)[:2], self.num_heads, width)
+        return heads_first(ops.reshape(rows, shape))
 
     def dense_layers(self) -> list[keras.layers.Layer]:
         return [

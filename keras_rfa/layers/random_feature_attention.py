@@ -15,7 +15,6 @@ from keras_rfa.ops import attention_weights
 from keras_rfa.ops.attention_sums import (
     Sums,
     attention_sums,
-    heads_first,
     heads_last,
     read_sums,
 )
@@ -228,7 +227,7 @@ class RandomFeatureAttention(StatefulAttention):
             key_mask = key_padding(value, value_mask, key_mask, attention_mask)
         state, indices = self.begin(query.shape[0], initial_state, training)
         inputs = {
-            "q": self._in_heads(self.query_dense, query),
+            "q": self.into_heads(self.query_dense, query),
             **self.features.matrices(indices),
         }
         if value is not None:
@@ -260,19 +259,12 @@ class RandomFeatureAttention(StatefulAttention):
     ) -> State:
         """Projects what is attended to."""
         memory = {
-            "k": self._in_heads(self.key_dense, value if key is None else key),
-            "v": self._in_heads(self.value_dense, value),
+            "k": self.into_heads(self.key_dense, value if key is None else key),
+            "v": self.into_heads(self.value_dense, value),
         }
         if key_mask is not None:
             memory["key_mask"] = ops.cast(key_mask, "float32")
         return memory
-
-    def _in_heads(self, dense: keras.layers.Layer, x: Tensor) -> Tensor:
-        """Returns `(h, b, t, width)`, as sums take it.
-
-        What turned it would be computed again too, were it turned later.
-        """
-        return heads_first(dense(ops.cast(x, self.compute_dtype)))
 
     def _sum(
         self, x: dict[str, Tensor], causal: bool, return_state: bool
