@@ -6,147 +6,28 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
+from trainings import (
+    SHUFFLE,
+    Interrupt,
+    Interrupted,
+    X,
+    Y,
+    build,
+    callbacks,
+    check_refused,
+    fit,
+    interrupt,
+    plateau,
+    same,
+    states,
+    values,
+)
 
 import keras_rfa
 from keras_rfa.callbacks import BackupAndResume
 from keras_rfa.callbacks.backup_file import pack, unpack
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-# TensorFlow's shuffling of arrays starts anew.
-SHUFFLE = keras.backend.backend() != "tensorflow"
-DRAW = np.random.default_rng(0)
-X = DRAW.normal(size=(12, 6, 4)).astype("float32")
-Y = DRAW.normal(size=(12, 1)).astype("float32")
-
-
-class Interrupted(Exception):
-    pass
-
-
-class Interrupt(keras.callbacks.Callback):
-    """Ends training in a batch, or after an epoch."""
-
-    def __init__(self, epoch, batch=None):
-        super().__init__()
-        self.target, self.batch, self.epoch = epoch, batch, None
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if (self.epoch, batch) == (self.target, self.batch):
-            raise Interrupted
-
-    def on_epoch_end(self, epoch, logs=None):
-        if (epoch, None) == (self.target, self.batch):
-            raise Interrupted
-
-
-class Counter(keras.callbacks.Callback):
-    """A callback of the user's own, with values of many kinds."""
-
-    def __init__(self):
-        super().__init__()
-        self.sums = {"batches": 0, ("a", 1): [np.float32(0.5), None]}
-        self.losses = np.zeros(0)
-        self.lock = object()
-
-    def on_train_begin(self, logs=None):
-        self.sums["batches"] = 0
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.sums["batches"] += 1
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.losses = np.append(self.losses, logs["loss"])
-
-
-def build(kind="dense", units=3, rate=0.3, loss="mse", optimizer=None):
-    """Returns a compiled model whose seeds and names are always others."""
-    policy = {"mixed": "mixed_float16", "bfloat16": "bfloat16"}.get(kind)
-    x = inputs = keras.Input(batch_shape=(4, 6, 4))
-    if kind in ("pool", "stateful"):
-        attention = keras_rfa.layers.RandomFeatureAttention(
-            2,
-            2,
-            projection_pool=keras_rfa.layers.RandomProjectionPool(2, 3, 2, 5),
-            stateful=kind == "stateful",
-        )
-        x = attention(x, x, use_causal_mask=kind == "stateful")
-    x = keras.layers.Dense(units, dtype=policy)(x)
-    x = keras.layers.Dropout(rate)(x)
-    x = keras.layers.GlobalAveragePooling1D()(x)
-    model = keras.Model(inputs, keras.layers.Dense(1, dtype=policy)(x))
-    schedule = keras.optimizers.schedules.CosineDecay(0.1, 15)
-    if optimizer is None:
-        rate = 0.1 if kind == "dense" else schedule
-        optimizer = keras.optimizers.AdamW(rate)
-    if kind == "mixed":
-        optimizer = keras.optimizers.LossScaleOptimizer(
-            optimizer, initial_scale=2.0**17, dynamic_growth_steps=4
-        )
-    # Tracing and compiling takes far longer than these few steps.
-    model.compile(optimizer, loss, run_eagerly=True)
-    return model
-
-
-def callbacks():
-    """Returns callbacks that decide by what earlier epochs gave."""
-    return [
-        Counter(),
-        keras.callbacks.EarlyStopping(
-            "loss", min_delta=0.05, patience=2, restore_best_weights=True
-        ),
-    ]
-
-
-def plateau():
-    return [
-        *callbacks(),
-        keras.callbacks.ReduceLROnPlateau(
-            "loss", factor=0.5, patience=1, min_delta=0.2, cooldown=1
-        ),
-    ]
-
-
-def fit(model, path, listed=(), last=(), epochs=4, **options):
-    backup = BackupAndResume(path, callbacks=listed, **options)
-    return model.fit(
-        X,
-        Y,
-        batch_size=4,
-        shuffle=SHUFFLE,
-        epochs=epochs,
-        callbacks=[*listed, backup, *last],
-        verbose=0,
-    )
-
-
-def interrupt(path, listed=(), epoch=1, model=None):
-    """Leaves a backup of one epoch, or more."""
-    with pytest.raises(Interrupted):
-        fit(model or build(), path, listed, [Interrupt(epoch, 0)])
-
-
-def values(model):
-    variables = [*model.variables, *model.optimizer.variables]
-    return [np.array(keras.ops.convert_to_numpy(v)) for v in variables]
-
-
-def states(listed):
-    """Returns what can be compared of callbacks."""
-    return [
-        {
-            name: value
-            for name, value in vars(callback).items()
-            if name not in ("_model", "params", "lock")
-        }
-        for callback in listed
-    ]
-
-
-def same(a, b):
-    np.testing.assert_equal(a, b, strict=True)
 
 
 @pytest.fixture
@@ -318,129 +199,6 @@ def test_the_variable_is_set_to_the_epoch(path):
     backup = BackupAndResume(path, epoch=epoch)
     build().fit(X, Y, 12, epochs=3, callbacks=[backup, See()], verbose=0)
     assert seen == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"units": 5}, r"variables/model/0 is 'dense/kernel: float32 \(4, 3\)"),
-        ({"rate": 0.4}, r"model/.*/rate is 0.3 in the file and 0.4 here"),
-        ({"loss": "mae"}, r"loss is 'mse' in the file and 'mae' here"),
-        (
-            {"optimizer": keras.optimizers.SGD()},
-            r"optimizer/class_name is 'AdamW' in the file and 'SGD' here",
-        ),
-        (
-            {"optimizer": keras.optimizers.AdamW(beta_1=0.8)},
-            r"1 differences: optimizer/config/beta_1 is 0.9 in the file",
-        ),
-        ({"kind": "pool"}, r"layers has 5 in the file and 6 here"),
-        ({"kind": "bfloat16"}, r"is 'float32' in the file and 'bfloat16'"),
-    ],
-)
-def test_the_backup_of_another_model_changes_nothing(path, options, message):
-    interrupt(path, callbacks())
-    model, listed = build(**options), callbacks()
-    check_refused(model, path, listed, message)
-
-
-def check_refused(model, path, listed, message):
-    if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
-    before, written = values(model), path.read_bytes()
-    with pytest.raises(ValueError, match=message):
-        fit(model, path, listed)
-    same(values(model), before)
-    assert path.read_bytes() == written
-    assert model._initial_epoch is None
-    assert all(getattr(x, "best", None) is None for x in listed)
-
-
-def test_backups_with_other_callbacks_or_versions_change_nothing(
-    path, monkeypatch
-):
-    interrupt(path, callbacks())
-    check_refused(build(), path, [], "callbacks has 2 in the file and 0 here")
-    reverse = callbacks()[::-1]
-    check_refused(build(), path, reverse, "callbacks/0 is 'Counter' in")
-    monkeypatch.setattr(keras_rfa, "__version__", "9.9")
-    message = "keras_rfa is '.*' in the file and '9.9' here"
-    check_refused(build(), path, callbacks(), message)
-    # Nothing was lost: with the right version it goes on.
-    monkeypatch.undo()
-    assert fit(build(), path, callbacks(), epochs=2).epoch == [0, 1]
-
-
-def flip(data):
-    middle = len(data) // 2
-    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (lambda data: data[: len(data) // 2], "damaged"),
-        (lambda data: data[:-1], "damaged"),
-        (lambda data: b"", "damaged"),
-        (lambda data: b"epoch,loss\n", "is no backup"),
-        (flip, "damaged"),
-        (lambda data: data.replace(b"backup 1", b"backup 2"), "damaged"),
-    ],
-)
-def test_damaged_files_change_nothing(path, damage, message):
-    interrupt(path)
-    path.write_bytes(damage(path.read_bytes()))
-    check_refused(build(), path, [], message)
-
-
-def test_files_of_others_change_nothing(path):
-    path.parent.mkdir()
-    with open(path, "wb") as file:
-        np.savez(file, weights=np.ones(3))
-    check_refused(build(), path, [], "is no backup")
-    with open(path, "wb") as file:
-        np.save(file, np.ones(3))
-    check_refused(build(), path, [], "is no backup")
-    header = json.dumps({"format": "keras_rfa backup 2"}).encode()
-    with open(path, "wb") as file:
-        np.savez(file, header=np.frombuffer(header, "uint8"))
-    check_refused(build(), path, [], "another version of keras_rfa")
-
-
-def test_a_failed_write_leaves_the_file_before(path, monkeypatch):
-    interrupt(path)
-    before = path.read_bytes()
-
-    def fail(file, *arrays, **others):
-        file.write(b"half")
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr(np, "savez", fail)
-    with pytest.raises(OSError, match="No space"):
-        fit(build(), path)
-    assert path.read_bytes() == before
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_bad_arguments(path, tmp_path):
-    with pytest.raises(ValueError, match="is a directory"):
-        BackupAndResume(tmp_path)
-    with pytest.raises(ValueError, match="Received: epoch=3"):
-        BackupAndResume(path, epoch=3)
-    with pytest.raises(ValueError, match="list of Keras callbacks"):
-        BackupAndResume(path, callbacks=["early"])
-    counter, backup = Counter(), BackupAndResume(path)
-    backup = BackupAndResume(path, callbacks=[counter])
-    model = build()
-    for passed in ([backup, counter], [backup]):
-        with pytest.raises(ValueError, match="Counter must come before"):
-            model.fit(X, Y, callbacks=passed, verbose=0)
-    model.fit(X, Y, 4, callbacks=[counter, backup], verbose=0)
-    unbuilt = keras.Sequential([keras.layers.Dense(1)])
-    unbuilt.compile("sgd", "mse")
-    backup.set_model(unbuilt)
-    with pytest.raises(ValueError, match="must be built before `fit`"):
-        backup.on_train_begin()
 
 
 def test_values_of_callbacks_come_back_as_they_were():
