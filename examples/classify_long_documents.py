@@ -96,7 +96,8 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
 
     announce("Learn the vocabulary from the training documents")
     tokenizer = make_tokenizer(options, corpus.train.texts)
-    lengths = count_tokens(tokenizer, corpus.train.texts)
+    train_ids = read_tokens(tokenizer, corpus.train.texts)
+    lengths = np.array([len(ids) for ids in train_ids])
     print(
         f"  {tokenizer.vocabulary_size:,} different tokens; {lengths.sum():,} "
         f"tokens to train on, {np.median(lengths):.0f} in the median document"
@@ -122,12 +123,13 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
         texts, verbose=1 if progress.interactive else 0
     )
     answers = probabilities.argmax(axis=-1)
-    by_length = accuracy_by_length(
-        texts,
-        labels,
-        model=answers,
-        floor=predict_from_words(corpus.train, texts),
-    )
+    floors = {"floor": predict_from_words(corpus.train, texts)}
+    if options.max_length is not None:
+        floors["floor_read"] = predict_from_words(
+            corpus.train._replace(texts=tokenizer.detokenize(train_ids)),
+            tokenizer.detokenize(read_tokens(tokenizer, texts)),
+        )
+    by_length = accuracy_by_length(texts, labels, model=answers, **floors)
     print_accuracy(by_length)
     matrix = confusion_matrix(
         labels, answers, labels=range(len(corpus.class_names))
@@ -151,16 +153,21 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
     read = f"windows of {options.window} tokens"
     if options.window is None:
         read = f"first {options.max_length:,} tokens"
+    lines = {
+        "model": f"{options.attention}, {read}",
+        "floor": "bag of words, all",
+        "floor_read": f"bag of words, {read}",
+    }
     plot_accuracy_by_length(
         output / "accuracy_by_length.png",
         by_length,
-        model=f"{options.attention}, {read}",
-        floor="bag of words, all",
+        **{name: lines[name] for name in ("model", *floors)},
     )
     plot_confusion(output / "confusion_matrix.png", matrix, corpus.class_names)
     results = {
         "test_accuracy": by_length[-1]["model"],
         "bag_of_words_test_accuracy": by_length[-1]["floor"],
+        "bag_of_words_read_test_accuracy": by_length[-1].get("floor_read"),
         "accuracy_by_length": by_length,
         "macro_f1": macro_f1,
         "confusion_matrix": matrix.tolist(),
@@ -190,9 +197,10 @@ def classify(options: argparse.Namespace, output: pathlib.Path) -> None:
 def read_documents(options: argparse.Namespace) -> Corpus:
     """Reads the documents that the options name."""
     if options.data_dir is not None:
-        return read_folders(options.data_dir)
+        return read_folders(options.data_dir, options.fold)
     if options.csv is not None:
-        return read_csv(options.csv, options.text_column, options.label_column)
+        columns = options.text_column, options.label_column
+        return read_csv(options.csv, *columns, options.fold)
     return read_reviews()
 
 
@@ -216,12 +224,12 @@ def write_vocabulary(tokenizer: Any, output: pathlib.Path) -> None:
         )
 
 
-def count_tokens(tokenizer: Any, texts: Sequence[str]) -> np.ndarray:
-    """Returns how many tokens of each text are read."""
+def read_tokens(tokenizer: Any, texts: Sequence[str]) -> list[np.ndarray]:
+    """Returns the ids of each text that are read."""
     chunks = [texts[i : i + 256] for i in range(0, len(texts), 256)]
-    return np.concatenate(
-        [np.count_nonzero(tokenizer(chunk), axis=-1) for chunk in chunks]
-    )
+    return [
+        ids[ids > 0] for chunk in chunks for ids in tokenizer(chunk).numpy()
+    ]
 
 
 def trainable_parameters(model: keras.Model) -> int:

@@ -80,7 +80,7 @@ def read_reviews() -> Corpus:
     )
 
 
-def read_folders(directory: str) -> Corpus:
+def read_folders(directory: str, fold: int = 0) -> Corpus:
     """Reads text files; the folder that a file is in names its class.
 
     Folders inside of a class belong to it. A tenth of each class, at least
@@ -90,6 +90,8 @@ def read_folders(directory: str) -> Corpus:
 
     Args:
         directory: string, the path of the folder that holds the classes.
+        fold: int, from 0 to 9. Which tenth is to test; the next one is to
+            validate.
 
     Raises:
         UserError: if there are not at least two classes, less than three
@@ -121,10 +123,13 @@ def read_folders(directory: str) -> Corpus:
         "`--data-dir` must hold a folder of text files for each class, "
         "such as DIR/sports/1.txt and DIR/politics/1.txt",
         directory,
+        fold,
     )
 
 
-def read_csv(path: str, text_column: str, label_column: str) -> Corpus:
+def read_csv(
+    path: str, text_column: str, label_column: str, fold: int = 0
+) -> Corpus:
     """Reads a table with a text and the name of its class in each row.
 
     The first row names the columns. Values are separated by commas, in a file
@@ -136,6 +141,7 @@ def read_csv(path: str, text_column: str, label_column: str) -> Corpus:
         path: string, the path of the file.
         text_column: string, the name of the column of texts.
         label_column: string, the name of the column of classes.
+        fold: int, as in `read_folders`.
 
     Raises:
         UserError: if there is no such file or column, if the file is no
@@ -183,6 +189,7 @@ def read_csv(path: str, text_column: str, label_column: str) -> Corpus:
         counts,
         f"`--csv` must have rows of each class in column {label_column!r}",
         path,
+        fold,
     )
 
 
@@ -207,8 +214,9 @@ def _split(
     counts: collections.Counter[str],
     wanted: str,
     received: str,
+    fold: int,
 ) -> Corpus:
-    """Splits the texts of each class, the first of them to be held out."""
+    """Splits the texts of each class, a fold of them to be held out."""
     found = {name: len(class_texts) for name, class_texts in texts.items()}
     if len(found) < 2 or min(found.values()) < 3:
         raise UserError(
@@ -219,11 +227,13 @@ def _split(
     classes = []
     for class_texts in texts.values():
         held_out = max(1, len(class_texts) // 10)
+        first = fold * held_out % len(class_texts)
+        turned = class_texts[first:] + class_texts[:first]
         classes.append(
             _Class(
-                class_texts[2 * held_out :],
-                class_texts[held_out : 2 * held_out],
-                class_texts[:held_out],
+                turned[2 * held_out :],
+                turned[held_out : 2 * held_out],
+                turned[:held_out],
             )
         )
     return _join(list(texts), classes, counts)

@@ -24,6 +24,13 @@ def parse_options() -> argparse.Namespace:
     add("--text-column", default="text", help="where --csv has the texts")
     add("--label-column", default="label", help="where --csv has the classes")
     add(
+        "--fold",
+        type=int,
+        choices=range(10),
+        default=0,
+        help="which tenth of --data-dir or --csv is the test set",
+    )
+    add(
         "--output-dir",
         default="runs/classify_long_documents",
         help="the folder to write",
@@ -85,6 +92,10 @@ def parse_options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.window is not None:
         options.max_length = None
+    if options.fold and options.data_dir is None and options.csv is None:
+        parser.error(
+            "--fold needs --data-dir or --csv: the reviews have one test set"
+        )
     return options
 
 

@@ -88,6 +88,8 @@ def test_figures(run):
     }
     assert results["test_accuracy"] >= 0.75
     assert results["bag_of_words_test_accuracy"] >= 0.75
+    assert results["bag_of_words_read_test_accuracy"] >= 0.75
+    assert "model   bag of words   of the same tokens" in output
     *rows, everything = results["accuracy_by_length"]
     assert everything["documents"] == 12
     assert sum(row["documents"] for row in rows) in (0, 12)
@@ -238,6 +240,7 @@ def test_wrong_options(tmp_path, monkeypatch, arguments, message):
         ("--seed", "-1"),
         ("--vocabulary-size", "5"),
         ("--learning-rate", "nan"),
+        ("--fold", "10"),
     ],
 )
 def test_wrong_numbers(monkeypatch, option, number, capsys):
@@ -250,6 +253,7 @@ def test_wrong_numbers(monkeypatch, option, number, capsys):
     ("arguments", "message"),
     [
         (["--width", "9"], "`hidden_dim` must be a multiple"),
+        (["--fold", "1"], "--fold needs --data-dir or --csv"),
         (["--output-dir", "kept"], "'kept' exists and is not the output"),
     ],
 )

