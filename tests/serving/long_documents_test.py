@@ -117,7 +117,7 @@ def test_runs_of_other_options_are_not_compared(main, capsys):
 
 
 def test_a_run_that_fails_ends_the_sweep(main):
-    with pytest.raises(SystemExit, match="This failed: .*--max-length 32"):
+    with pytest.raises(SystemExit, match=r"This failed: .*--max-length 32"):
         main(*sweep("--attentions", "rfa", "--lengths", 32, "--folds", 0))
     assert not any(pathlib.Path("sweep").rglob("results.json"))
 
