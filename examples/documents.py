@@ -83,15 +83,15 @@ def read_reviews() -> Corpus:
 def read_folders(directory: str, fold: int = 0) -> Corpus:
     """Reads text files; the folder that a file is in names its class.
 
-    Folders inside of a class belong to it. A tenth of each class, at least
-    one document, is to test and as much to validate: those with the smallest
-    hashes of their paths, the same at each call. Hidden files are ignored,
+    Folders inside of a class belong to it. A tenth of each class is to test and
+    as much to validate, in the order of the hashes of their paths: the same at
+    each call. Hidden files are ignored,
     and so are documents without text; bytes that are not UTF-8 are replaced.
 
     Args:
         directory: string, the path of the folder that holds the classes.
-        fold: int, from 0 to 9. Which tenth is to test; the next one is to
-            validate.
+        fold: int, from 0 to 9. Which tenth of each class, rounded down but
+            at least one document, is to test; the next one is to validate.
 
     Raises:
         UserError: if there are not at least two classes, less than three

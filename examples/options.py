@@ -2,15 +2,15 @@
 
 import argparse
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 
 class UserError(ValueError):
     """What whoever started the program can mend, by what the message says."""
 
 
-def parse_options() -> argparse.Namespace:
-    """Reads the command line."""
+def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line, or other words."""
     parser = argparse.ArgumentParser(
         description="Train a classifier of long documents and export it.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -89,7 +89,7 @@ def parse_options() -> argparse.Namespace:
         help="read whole documents, so many tokens at once, from left to "
         "right; --max-length does not count then",
     )
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if options.window is not None:
         options.max_length = None
     if options.fold and options.data_dir is None and options.csv is None:

@@ -22,7 +22,9 @@ def predict_from_words(train: Documents, texts: Sequence[str]) -> np.ndarray:
     A model that reads documents should do better than this, or read longer
     ones, or be smaller.
     """
-    words = TfidfVectorizer(token_pattern=r"\w+|[^\w\s]", sublinear_tf=True)
+    words = TfidfVectorizer(
+        token_pattern=r"[^\W_]+|[^\w\s]|_", sublinear_tf=True
+    )
     floor = make_pipeline(words, LogisticRegression(C=10, max_iter=1000))
     return floor.fit(*train).predict(texts)
 

@@ -9,65 +9,58 @@ attention, each `--max-length` and each fold, which is also the seed; after
 again: a sweep that was interrupted goes on, and one that is called with more
 lengths or folds adds them.
 
-Accuracy is the mean over the folds, with its standard error, beside that of a
-bag of words of the same tokens. Tokens a second are those of training without
-compilation, the median over the run; a length is worth reading if both lines
-say so.
+A document is read up to `--max-length`, so that most are shorter: the table
+also has the tokens that are read on average. Accuracy is the mean over the
+folds. All models are tested on the same documents, so that the mean of the
+differences from a bag of words of the same tokens says more than the difference
+of the means; both with standard errors, which are somewhat too small, since the
+folds share documents to train on. Tokens a second are those of training without
+compilation, the median over the run.
 """
 
 import argparse
 import json
 import math
+import operator
 import os
 import pathlib
 import shlex
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any
 
+import keras
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, PercentFormatter
 
 EXAMPLES = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(EXAMPLES))
-from options import at_least  # noqa: E402  (it lies with the program)
+from options import at_least  # noqa: E402  (they lie with the program)
+from options import parse_options as parse_program_options  # noqa: E402
 
 PROGRAM = EXAMPLES / "classify_long_documents.py"
 ATTENTIONS = {"rfa": math.inf, "softmax": 4096}
 FLOOR = "bag of words"
-VARIED = {"attention", "fold", "max_length", "output_dir", "seed"}
+# What changes no figure.
+NOT_COMPARED = {"output_dir", "overwrite", "resume", "words"}
 COLOURS = ("#1f5fa8", "#b03a48", "#3c8d5a", "#7b559c")
 
 
 def main() -> None:
     """Runs what is not there yet, prints a table and draws it."""
-    options, further = parse_options()
-    attentions = dict(options.attentions or ATTENTIONS)
-    runs = [
-        (attention, length, fold)
-        for fold in options.folds
-        for length in sorted(options.lengths)
-        for attention, longest in attentions.items()
-        if length <= longest
-    ]
+    options, runs = parse_options()
+    for run in runs:
+        check_options(run)
     results: dict[tuple[str, int], list[dict[str, Any]]] = {}
-    for number, (attention, length, fold) in enumerate(runs, 1):
+    for number, run in enumerate(runs, 1):
         print(
-            f"[{number} of {len(runs)}] {attention}, {length:,} tokens, fold "
-            f"{fold}",
+            f"[{number} of {len(runs)}] {run.attention}, {run.max_length:,} "
+            f"tokens, fold {run.fold}",
             flush=True,
         )
-        name = f"{attention.replace(':', '.')}-{length}-{fold}"
-        words = {
-            "--data-dir": options.data_dir,
-            "--output-dir": options.output_dir / name,
-            "--attention": attention,
-            "--max-length": length,
-            "--fold": fold,
-            "--seed": fold,
-        }
-        found = train(words, further)
+        found = train(run)
         print(
             f"  accuracy {found['test_accuracy']:.3f}, {FLOOR} "
             f"{found['bag_of_words_read_test_accuracy']:.3f}, "
@@ -75,8 +68,8 @@ def main() -> None:
             f"{found['total_seconds']:.0f} s",
             flush=True,
         )
-        results.setdefault((attention, length), []).append(found)
-        check_same_options([run for runs in results.values() for run in runs])
+        key = run.attention, run.max_length
+        results.setdefault(key, []).append(found)
     rows = summarise(results)
     print_table(rows)
     plot = options.plot or options.output_dir / "long_documents.png"
@@ -84,8 +77,8 @@ def main() -> None:
     print(f"\nWrote {plot}")
 
 
-def parse_options() -> tuple[argparse.Namespace, list[str]]:
-    """Reads the command line; what comes after `--` is for the program."""
+def parse_options() -> tuple[argparse.Namespace, list[argparse.Namespace]]:
+    """Reads the command line, and what the program is to do in each run."""
     words = sys.argv[1:]
     cut = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
@@ -122,10 +115,35 @@ def parse_options() -> tuple[argparse.Namespace, list[str]]:
         choices=range(10),
         default=[0, 1, 2, 3, 4],
         metavar="FOLD",
-        help="tenths of the documents, each the test set once",
+        help="tenths of the documents that are the test set, one after another",
     )
     add("--plot", type=pathlib.Path, help="a PNG, elsewhere than with the runs")
-    return parser.parse_args(words[:cut]), words[cut + 1 :]
+    options, further = parser.parse_args(words[:cut]), words[cut + 1 :]
+    attentions = dict(options.attentions or ATTENTIONS)
+    runs = []
+    for fold in sorted({*options.folds}):
+        for length in sorted({*options.lengths}):
+            for attention, longest in attentions.items():
+                name = f"{attention.replace(':', '.')}-{length}-{fold}"
+                varied = {
+                    "--data-dir": options.data_dir,
+                    "--output-dir": options.output_dir / name,
+                    "--attention": attention,
+                    "--max-length": length,
+                    "--fold": fold,
+                    "--seed": fold,
+                }
+                # Last, since the last of two equal options counts.
+                words = [str(x) for pair in varied.items() for x in pair]
+                run = parse_program_options([*further, *words])
+                run.words = [*further, *words]
+                if length <= longest:
+                    runs.append(run)
+    if not runs:
+        parser.error("none of --attentions reads any of --lengths")
+    if run.window is not None:
+        parser.error("with --window there is no length to vary")
+    return options, runs
 
 
 def read_attention(words: str) -> tuple[str, float]:
@@ -134,12 +152,14 @@ def read_attention(words: str) -> tuple[str, float]:
     return name, at_least(1)(longest) if longest else math.inf
 
 
-def train(words: dict[str, Any], further: list[str]) -> dict[str, Any]:
+read_attention.__name__ = "NAME or NAME=TOKENS,"  # as `argparse` calls it
+
+
+def train(run: argparse.Namespace) -> dict[str, Any]:
     """Runs the program, or reads what it has found before."""
-    path = pathlib.Path(words["--output-dir"], "results.json")
+    path = pathlib.Path(run.output_dir, "results.json")
     if not path.exists():
-        arguments = [str(x) for pair in words.items() for x in pair]
-        command = [sys.executable, str(PROGRAM), *arguments, *further]
+        command = [sys.executable, str(PROGRAM), *run.words]
         finished = subprocess.run(
             command,
             env={"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ},
@@ -152,24 +172,26 @@ def train(words: dict[str, Any], further: list[str]) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
-def check_same_options(results: list[dict[str, Any]]) -> None:
-    """Refuses to compare runs of which some were made by another call."""
-    first = results[0]
-    for found in results:
-        different = {
-            name
-            for name, value in found["options"].items()
-            if name not in VARIED and value != first["options"].get(name)
-        }
-        if found["backend"] != first["backend"]:
-            different.add("backend")
-        if different:
-            name = found["options"]["output_dir"]
-            sys.exit(
-                f"The run in {name!r} was made with another "
-                f"{' and '.join(sorted(different))}. Delete it, or choose "
-                "another `--output-dir`."
-            )
+def check_options(run: argparse.Namespace) -> None:
+    """Refuses what is there already, but from other options."""
+    path = pathlib.Path(run.output_dir, "results.json")
+    if not path.exists():
+        return
+    found = json.loads(path.read_text())
+    asked = {**vars(run), "backend": keras.config.backend()}
+    there = {**found["options"], "backend": found["backend"]}
+    for options in asked, there:
+        options["data_dir"] = os.path.normpath(options["data_dir"])
+    different = [
+        f"{name}={there.get(name)!r} instead of {asked[name]!r}"
+        for name in sorted(asked.keys() - NOT_COMPARED)
+        if there.get(name) != asked[name]
+    ]
+    if different:
+        sys.exit(
+            f"{run.output_dir!r} holds a run with {', '.join(different)}. "
+            "Delete it, or choose another `--output-dir`."
+        )
 
 
 def speed(found: dict[str, Any]) -> float:
@@ -180,39 +202,48 @@ def speed(found: dict[str, Any]) -> float:
 def summarise(results: dict[Any, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """Returns a row for each attention and length."""
     rows = []
-    for (attention, length), runs in results.items():
-        row = {
-            "attention": attention,
-            "length": length,
-            "folds": len(runs),
-            "speed": statistics.median(map(speed, runs)),
-            "memory": max(run["peak_memory_mib"] or math.nan for run in runs),
-        }
-        for name, key in (
-            ("accuracy", "test_accuracy"),
-            (FLOOR, "bag_of_words_read_test_accuracy"),
-        ):
-            values = [run[key] for run in runs]
-            spread = statistics.stdev(values) if len(values) > 1 else math.nan
-            row[name] = statistics.mean(values)
-            row[f"{name} error"] = spread / math.sqrt(len(values))
-        rows.append(row)
-    return sorted(rows, key=lambda row: (row["attention"], row["length"]))
+    for (attention, length), runs in sorted(results.items()):
+        of_model = [run["test_accuracy"] for run in runs]
+        of_floor = [run["bag_of_words_read_test_accuracy"] for run in runs]
+        documents = sum(run["documents"]["train"] for run in runs)
+        rows.append(
+            {
+                "attention": attention,
+                "length": length,
+                "read": sum(run["train_tokens"] for run in runs) / documents,
+                "folds": len(runs),
+                "speed": statistics.median(map(speed, runs)),
+                "accuracy": mean(of_model),
+                FLOOR: mean(of_floor),
+                "difference": mean(map(operator.sub, of_model, of_floor)),
+            }
+        )
+    return rows
+
+
+def mean(values: Iterable[float]) -> tuple[float, float]:
+    """Returns the mean and its standard error, 0 where it is not known."""
+    values = list(values)
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return statistics.mean(values), spread / math.sqrt(len(values))
 
 
 def print_table(rows: list[dict[str, Any]]) -> None:
     """Prints the rows as a table."""
     print(
-        "\n| attention | tokens read | folds | accuracy | bag of words "
-        "| tokens a second | MiB |\n"
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+        "\n| attention | tokens read at most | on average | folds | accuracy "
+        f"| {FLOOR} | difference | tokens a second |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     )
     for row in rows:
+        shares = [f"{row[name][0]:.3f}" for name in ("accuracy", FLOOR)]
+        shares.append(f"{row['difference'][0]:+.3f}")
+        if row["folds"] > 1:
+            for i, name in enumerate(("accuracy", FLOOR, "difference")):
+                shares[i] += f" ± {row[name][1]:.3f}"
         print(
-            f"| {row['attention']} | {row['length']:,} | {row['folds']} "
-            f"| {row['accuracy']:.3f} ± {row['accuracy error']:.3f} "
-            f"| {row[FLOOR]:.3f} ± {row[f'{FLOOR} error']:.3f} "
-            f"| {row['speed']:,.0f} | {row['memory']:,.0f} |"
+            f"| {row['attention']} | {row['length']:,} | {row['read']:,.0f} "
+            f"| {row['folds']} | {' | '.join(shares)} | {row['speed']:,.0f} |"
         )
 
 
@@ -232,13 +263,12 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
         x = [row["length"] for row in own]
         accuracy.errorbar(
             x,
-            [row["accuracy"] for row in own],
-            [row["accuracy error"] for row in own],
+            *zip(*(row["accuracy"] for row in own), strict=True),
             capsize=4,
             **style,
         )
         speeds.plot(x, [row["speed"] for row in own], **style)
-    floors = {row["length"]: row[FLOOR] for row in rows}
+    floors = {row["length"]: row[FLOOR][0] for row in rows}
     accuracy.plot(
         lengths,
         [floors[length] for length in lengths],
@@ -250,7 +280,7 @@ def draw(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
         axes.set_xscale("log", base=2)
         axes.set_xticks(lengths, [f"{length:,}" for length in lengths])
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel("tokens of a document that are read, at most")
+        axes.set_xlabel("tokens that are read of a document, at most")
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)

@@ -17,6 +17,8 @@ import numpy as np
 from attention import (
     BACKEND,
     PLANS,
+    VOCABULARY,
+    WORKS,
     compile_jax,
     compile_tensorflow,
     dump_plans,
@@ -24,8 +26,7 @@ from attention import (
 
 import keras_rfa
 
-WORK = "classifier, training step"
-VOCABULARY = 8192
+WORK = WORKS[2]
 
 
 def main() -> None:
@@ -43,8 +44,8 @@ def main() -> None:
     windows = None, options.window
     print(
         f"{BACKEND}, {WORK}\n\n"
-        "| tokens | at once ms | MB "
-        f"| window {options.window:,} ms | MB | time | memory |\n"
+        f"| tokens | at once ms | MB | window {options.window:,} ms | MB "
+        "| window / at once, time | memory |\n"
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     )
     compiler = compile_jax if BACKEND == "jax" else compile_tensorflow
@@ -60,10 +61,8 @@ def main() -> None:
                 start = time.perf_counter()
                 run()
                 measured.append(time.perf_counter() - start)
-        (whole, parts), (plan, part_plan) = (
-            map(statistics.median, seconds),
-            (memory for _, memory in programs),
-        )
+        whole, parts = (statistics.median(measured) for measured in seconds)
+        plan, part_plan = (memory for _, memory in programs)
         print(
             f"| {length:,} | {whole * 1e3:,.0f} | {plan / 1e6:,.0f} "
             f"| {parts * 1e3:,.0f} | {part_plan / 1e6:,.0f} "

@@ -78,9 +78,9 @@ class MultiHeadProjections(CompositeLayer):
     ) -> None:
         """Creates and builds the dense maps for inputs of these shapes."""
         h, d, e = self.num_heads, self.key_dim, self.value_dim
-        self.query_dense = self._into_heads("query", d)
-        self.key_dense = self._into_heads("key", d)
-        self.value_dense = self._into_heads("value", e)
+        self.query_dense = self._head_dense("query", d)
+        self.key_dense = self._head_dense("key", d)
+        self.value_dense = self._head_dense("value", e)
         self.query_dense.build(query_shape)
         self.key_dense.build(key_shape)
         self.value_dense.build(value_shape)
@@ -96,9 +96,10 @@ class MultiHeadProjections(CompositeLayer):
         self.output_dense.build((*query_shape[:-1], h, e))
 
     def into_heads(self, dense: keras.layers.Layer, x: Tensor) -> Tensor:
-        """Returns `(h, b, t, width)`, as sums take it.
+        """Maps `(b, t, f)` into heads: `(h, b, t, width)`, as sums take it.
 
-        What turned it would be computed again too, were it turned later.
+        They are turned here, outside of what a layer computes again in the
+        backward pass.
         """
         x = ops.cast(x, self.compute_dtype)
         width = dense.partial_output_shape[-1]
@@ -119,7 +120,7 @@ class MultiHeadProjections(CompositeLayer):
             self.output_dense,
         ]
 
-    def _into_heads(self, name: str, width: int) -> keras.layers.Layer:
+    def _head_dense(self, name: str, width: int) -> keras.layers.Layer:
         dense = keras.layers.EinsumDense(
             "btf,fhd->bthd",
             output_shape=(None, self.num_heads, width),

@@ -131,6 +131,11 @@ def check_attention_scores(make_layer: MakeLayer, form: str = "causal") -> None:
     if not hasattr(layer, "value_dense"):
         return
 
+    def values(x: Any) -> Any:
+        if hasattr(layer, "into_heads"):
+            return layer.into_heads(layer.value_dense, x)
+        return ops.transpose(layer.value_dense(x), (2, 0, 1, 3))
+
     def call(x: Any, mask: Any) -> Any:
         query, causal = x, form == "causal"
         if form == "cross":
@@ -142,7 +147,7 @@ def check_attention_scores(make_layer: MakeLayer, form: str = "causal") -> None:
             use_causal_mask=causal,
             return_attention_scores=True,
         )
-        heads = ops.einsum("bhts,bshe->bthe", scores, layer.value_dense(x))
+        heads = ops.einsum("bhts,hbse->bthe", scores, values(x))
         return outputs, layer.output_dense(heads), scores
 
     x = subject.sequence(2, 9)

@@ -2,6 +2,7 @@
 
 import itertools
 
+import keras
 import numpy as np
 import pytest
 
@@ -10,7 +11,12 @@ from keras_rfa.layers import (
     GatedRandomFeatureAttention,
     RandomFeatureAttention,
 )
-from keras_rfa.testing import as_numpy, assert_close, attention_reference
+from keras_rfa.testing import (
+    as_numpy,
+    assert_close,
+    attention_reference,
+    check_attention_scores,
+)
 
 LAYERS = [
     RandomFeatureAttention,
@@ -37,7 +43,6 @@ def test_heads_of_any_width(layer, key_dim, value_dim):
             key_dim,
             value_dim=value_dim,
             num_features=8,
-            bias_initializer="random_normal",
             seed=0,
         )
         made.build(x.shape, x.shape)
@@ -51,3 +56,16 @@ def test_heads_of_any_width(layer, key_dim, value_dim):
             actual,
             expected,
         )
+        symbol = keras.Input((None, width))
+        output = made(symbol, symbol, use_causal_mask=causal)
+        assert output.shape == (None, None, width)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_scores_of_heads_of_one_entry(layer):
+    """In the contract, which reads nine steps."""
+    form = "cross" if layer is CrossRandomFeatureAttention else "causal"
+    check_attention_scores(
+        lambda: layer(9, 1, num_features=8, bias_initializer="normal", seed=0),
+        form,
+    )

@@ -148,7 +148,7 @@ def test_without_the_reviews_it_says_what_to_install(monkeypatch):
 
 @pytest.mark.parametrize("read", ["folders", "table"])
 def test_each_fold_tests_another_tenth(tmp_path, read):
-    for label, count in (("a", 40), ("b", 20), ("c", 3)):
+    for label, count in (("a", 40), ("b", 20), ("c", 3), ("d", 19)):
         folder = tmp_path / "data" / label
         folder.mkdir(parents=True)
         for i in range(count):
@@ -168,16 +168,21 @@ def test_each_fold_tests_another_tenth(tmp_path, read):
     tested = collections.Counter(
         text for corpus in folds for text in corpus.test.texts
     )
-    assert tested.keys() == {text for text, _ in rows}
-    # Of the class of three documents each fold tests one.
-    assert {n for text, n in tested.items() if text[0] != "c"} == {1}
+    # Of the class of 3 documents each fold tests one, and of that of 19 too.
+    times = {
+        label: [tested[text] for text, name in rows if name == label]
+        for label in "abcd"
+    }
+    assert set(times["a"] + times["b"]) == {1}
+    assert sorted(times["c"]) == [3, 3, 4]
+    assert sorted(times["d"]) == [0] * 9 + [1] * 10
     for corpus in folds:
         parts = corpus.train, corpus.validation, corpus.test
-        assert sum(len(part.texts) for part in parts) == 63
-        assert len(set().union(*(part.texts for part in parts))) == 63
+        assert sum(len(part.texts) for part in parts) == 82
+        assert len(set().union(*(part.texts for part in parts))) == 82
     for corpus, following in zip(folds, folds[1:] + folds[:1], strict=True):
-        held_out = {x for x in corpus.validation.texts if x[0] != "c"}
-        assert held_out == {x for x in following.test.texts if x[0] != "c"}
+        held_out = {x for x in corpus.validation.texts if x[0] in "ab"}
+        assert held_out == {x for x in following.test.texts if x[0] in "ab"}
 
 
 def write_table(rows, columns=("text", "label"), name="table.csv"):
