@@ -291,7 +291,7 @@ def fit(
                 warmup_target=options.learning_rate,
                 warmup_steps=warmup_steps,
             ),
-            weight_decay=0.01,
+            weight_decay=options.weight_decay,
             global_clipnorm=1.0,
         )
 

@@ -111,14 +111,17 @@ def run(words: Sequence[str], directory: str | None = None) -> str:
 def write_part(source: pathlib.Path, target: pathlib.Path) -> int:
     """Writes the documents of one part; returns how many they are."""
     written = 0
-    for path in sorted(source.rglob("*.rst*")):
-        text = read_document(path)
-        if path.name.startswith("index.") or len(text.encode()) < SMALLEST:
+    for path in sorted(source.rglob("*")):
+        name = "_".join(path.relative_to(source).parts).removesuffix(".gz")
+        is_list = path.name.startswith("index.")
+        if not path.is_file() or is_list or not name.endswith(".rst"):
             continue
-        name = "_".join(path.relative_to(source).parts)
-        name = name.removesuffix(".gz").removesuffix(".rst") + ".txt"
+        text = read_document(path)
+        if len(text.encode()) < SMALLEST:
+            continue
         target.mkdir(exist_ok=True)
-        (target / name).write_text(text, encoding="utf-8")
+        output = target / f"{name.removesuffix('.rst')}.txt"
+        output.write_text(text, encoding="utf-8")
         written += 1
     return written
 

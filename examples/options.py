@@ -65,6 +65,13 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
         default=3e-3,
         help="the highest learning rate",
     )
+    add(
+        "--weight-decay",
+        type=positive_float,
+        default=0.01,
+        help="how fast weights shrink, times the learning rate: more of it "
+        "where there are few documents",
+    )
     add("--dropout", type=float, default=0.2, help="the share to drop")
     add("--seed", type=at_least(0), default=0, help="of weights and order")
     add(

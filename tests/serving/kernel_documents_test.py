@@ -52,6 +52,7 @@ def write_package(parts, name="linux-doc.deb"):
         (folder / "index.rst").write_text(TEXT)
         (folder / "index.rst.gz").write_bytes(content)
         (folder / "picture.svg").write_text(TEXT)
+        (folder / "one.h.rst.exceptions").write_text(TEXT)
     words = ["dpkg-deb", "--build", "--root-owner-group", str(root), name]
     subprocess.run(words, check=True, capture_output=True)
     return name
