@@ -30,11 +30,6 @@ from keras_rfa.callbacks.backup_file import pack, unpack
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "backups" / "training.backup"
-
-
 @pytest.mark.parametrize(
     ("kind", "make", "interrupts"),
     [

@@ -22,11 +22,6 @@ from keras_rfa.callbacks import BackupAndResume
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "backups" / "training.backup"
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -1,9 +1,8 @@
 """The program `examples/classify_long_documents.py`, run as a user runs it."""
 
+import functools
 import importlib
 import json
-import pathlib
-import sys
 
 import keras
 import numpy as np
@@ -11,13 +10,13 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401  (its operations are in the SavedModel)
 from documents_test import write_documents
-from programs import run_python
+from programs import EXAMPLES, run_python
 
 from keras_rfa import TextClassifier
 from keras_rfa.text import WordpieceTokenizer
 
-ROOT = pathlib.Path(__file__).parents[2]
-PROGRAM = ROOT / "examples" / "classify_long_documents.py"
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
+PROGRAM = EXAMPLES / "classify_long_documents.py"
 MY_ATTENTION = """
 import keras
 import keras_rfa
@@ -27,12 +26,6 @@ def build(num_heads, key_dim, name):
         num_heads, key_dim, num_features=8, feature_map="arccos", name=name
     )
 """
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(PROGRAM.parent))
 
 
 @pytest.fixture(scope="module")
@@ -146,37 +139,35 @@ def test_the_saved_model_answers_as_the_keras_model_does(run):
     assert output.count("with probability") == 2
 
 
-def main(monkeypatch, *arguments):
-    program = importlib.import_module("classify_long_documents")
-    monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
-    program.main()
+@pytest.fixture
+def main(run_example):
+    return functools.partial(run_example, "classify_long_documents")
 
 
 @pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])
-def test_what_is_not_an_earlier_run_stays(tmp_path, monkeypatch, overwrite):
+def test_what_is_not_an_earlier_run_stays(tmp_path, main, overwrite):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("long")
     with pytest.raises(ValueError, match=r"thesis.*--output-dir"):
-        main(monkeypatch, "--output-dir", "thesis", *overwrite)
+        main("--output-dir", "thesis", *overwrite)
     assert [path.name for path in tmp_path.rglob("*.txt")] == ["chapter.txt"]
 
 
-def test_an_earlier_run_is_replaced_only_when_asked_to(tmp_path, monkeypatch):
+def test_an_earlier_run_is_replaced_only_when_asked_to(tmp_path, main):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "results.json").write_text("{}")
     with pytest.raises(ValueError, match="--overwrite"):
-        main(monkeypatch, "--output-dir", "run")
+        main("--output-dir", "run")
     # It is still there when the new run fails.
     with pytest.raises(ValueError, match="--data-dir"):
         main(
-            monkeypatch,
             *("--output-dir", "run", "--overwrite", "--data-dir", "missing"),
         )
     assert {path.name for path in tmp_path.iterdir()} == {"run"}
     assert (tmp_path / "run" / "results.json").read_text() == "{}"
 
 
-def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch):
+def test_an_interrupted_run_leaves_nothing(tmp_path, main, monkeypatch):
     program = importlib.import_module("classify_long_documents")
     write_documents(tmp_path / "documents", 3)
 
@@ -186,7 +177,7 @@ def test_an_interrupted_run_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(program, "fit", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        main(monkeypatch, "--data-dir", "documents", "--vocabulary-size", "80")
+        main("--data-dir", "documents", "--vocabulary-size", "80")
     assert list((tmp_path / "runs").iterdir()) == []
 
 
@@ -222,10 +213,10 @@ without_masks = WithoutMasks
         (["--attention", "own_attention:Unregistered"], "Unregistered"),
     ],
 )
-def test_wrong_options(tmp_path, monkeypatch, arguments, message):
+def test_wrong_options(tmp_path, main, arguments, message):
     (tmp_path / "own_attention.py").write_text(OWN_ATTENTION)
     with pytest.raises((TypeError, ValueError), match=message):
-        main(monkeypatch, *arguments)
+        main(*arguments)
     assert not (tmp_path / "runs").is_dir() or not any(
         (tmp_path / "runs").iterdir()
     )
@@ -243,9 +234,9 @@ def test_wrong_options(tmp_path, monkeypatch, arguments, message):
         ("--fold", "10"),
     ],
 )
-def test_wrong_numbers(monkeypatch, option, number, capsys):
+def test_wrong_numbers(main, option, number, capsys):
     with pytest.raises(SystemExit):
-        main(monkeypatch, option, number)
+        main(option, number)
     assert f"{option}: invalid" in capsys.readouterr().err
 
 

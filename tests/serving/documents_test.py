@@ -10,18 +10,12 @@ import sys
 
 import pytest
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 WORDS = {
     "city": ["tram", "street", "tower", "shop"],
     "farm": ["cow", "grain", "tractor", "barn"],
     "sea": ["wave", "fish", "boat", "salt"],
 }
-
-
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(EXAMPLES))
 
 
 def documents():

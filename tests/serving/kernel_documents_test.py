@@ -1,15 +1,13 @@
 """The program `examples/kernel_documents.py`, with a package of its own."""
 
+import functools
 import gzip
 import importlib
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
-
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 pytestmark = pytest.mark.skipif(
     shutil.which("dpkg-deb") is None,
@@ -25,17 +23,9 @@ LICENCE = ".. SPDX-License-Identifier: GPL-2.0\n"
 TEXT = "Title\n=====\n" + "A sentence of the documentation. " * 40 + "\n"
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-
-
-def main(monkeypatch, *arguments):
-    program = importlib.import_module("kernel_documents")
-    monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
-    program.main()
-    return program
+@pytest.fixture
+def main(run_example):
+    return functools.partial(run_example, "kernel_documents")
 
 
 def write_package(parts, name="linux-doc.deb"):
@@ -58,12 +48,10 @@ def write_package(parts, name="linux-doc.deb"):
     return name
 
 
-def test_documents_are_written_without_what_gives_them_away(
-    monkeypatch, capsys
-):
+def test_documents_are_written_without_what_gives_them_away(main, capsys):
     program = importlib.import_module("kernel_documents")
     package = write_package(program.PARTS)
-    main(monkeypatch, "documents", "--package", package)
+    main("documents", "--package", package)
     written = {
         path.relative_to("documents").as_posix(): path.read_text()
         for path in pathlib.Path("documents").rglob("*.*")
@@ -81,26 +69,26 @@ def test_documents_are_written_without_what_gives_them_away(
     assert "    2 documents of hwmon" in printed
 
 
-def test_another_package_is_refused_and_nothing_is_written(monkeypatch):
+def test_another_package_is_refused_and_nothing_is_written(main):
     package = write_package(["hwmon"])
     with pytest.raises(ValueError, match=r"must be linux-doc-6\.1"):
-        main(monkeypatch, "documents", "--package", package)
+        main("documents", "--package", package)
     pathlib.Path("text.deb").write_text("no package")
     with pytest.raises(ValueError, match=r"dpkg-deb.*failed"):
-        main(monkeypatch, "documents", "--package", "text.deb")
+        main("documents", "--package", "text.deb")
     with pytest.raises(ValueError, match=r"must be a file.*'missing\.deb'"):
-        main(monkeypatch, "documents", "--package", "missing.deb")
+        main("documents", "--package", "missing.deb")
     assert not pathlib.Path("documents").exists()
 
 
-def test_a_folder_that_exists_stays(monkeypatch):
+def test_a_folder_that_exists_stays(main):
     pathlib.Path("documents").mkdir()
     with pytest.raises(ValueError, match="'documents' exists already"):
-        main(monkeypatch, "documents")
+        main("documents")
 
 
-def test_without_the_programs_it_says_where_the_package_is(monkeypatch):
+def test_without_the_programs_it_says_where_the_package_is(main, monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match=r"'apt-get'.*`--package`"):
-        main(monkeypatch, "documents")
+        main("documents")
     assert not pathlib.Path("documents").exists()

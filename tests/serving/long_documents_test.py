@@ -1,38 +1,25 @@
 """The program `examples/benchmarks/long_documents.py`."""
 
+import functools
 import importlib
 import json
 import pathlib
 import re
-import sys
 
 import keras
 import pytest
 from documents_test import write_documents
 from programs import PACKAGE
 
-EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 # As small as the program allows, with one length to compile.
 SMALL = ["--width", 8, "--heads", 1, "--vocabulary-size", 80]
 SMALL += ["--tokens-per-batch", 512, "--epochs", 2]
 
 
-@pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.syspath_prepend(str(EXAMPLES / "benchmarks"))
-    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))
-
-
 @pytest.fixture
-def main(monkeypatch):
-    def run(*words):
-        program = importlib.import_module("long_documents")
-        monkeypatch.setattr(sys, "argv", ["program", *map(str, words)])
-        program.main()
-
-    return run
+def main(run_example, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(PACKAGE))  # of what it starts
+    return functools.partial(run_example, "long_documents")
 
 
 def sweep(*words, further=SMALL):

@@ -8,6 +8,7 @@ import sys
 import keras_rfa
 
 PACKAGE = pathlib.Path(keras_rfa.__file__).parents[1]
+EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 
 
 def run_python(*words, directory=None, **environment):
