@@ -85,8 +85,8 @@ def read_folders(directory: str, fold: int = 0) -> Corpus:
 
     Folders inside of a class belong to it. A tenth of each class is to test and
     as much to validate, in the order of the hashes of their paths: the same at
-    each call. Hidden files are ignored,
-    and so are documents without text; bytes that are not UTF-8 are replaced.
+    each call. Hidden files are ignored, and so are documents without text;
+    bytes that are not UTF-8 are replaced.
 
     Args:
         directory: string, the path of the folder that holds the classes.

@@ -11,24 +11,25 @@ product of the same process.
 """
 
 import argparse
-import os
 import pathlib
-import re
-import statistics
-import tempfile
-import time
 from typing import Any
 
 import keras
 import numpy as np
+from measuring import (
+    BACKEND,
+    WORKS,
+    compile_program,
+    dump_plans,
+    matrix_product_speed,
+    median_seconds,
+)
 
 import keras_rfa
 
-BACKEND = keras.backend.backend()
 WIDTH, HEADS, FEATURES, LAYERS = 256, 4, 64, 4
 VOCABULARY = 8192
 TOKENS = 4096  # in a batch, where one document has fewer
-PLANS = tempfile.TemporaryDirectory()  # of TensorFlow's XLA
 
 # Each variant of random feature attention, and what it replaces.
 BASELINES = {
@@ -37,11 +38,6 @@ BASELINES = {
     "rfa gated": "softmax causal",
 }
 VARIANTS = ("softmax", "softmax causal", *BASELINES)
-WORKS = (
-    "attention, forward",
-    "attention, gradient",
-    "classifier, training step",
-)
 
 
 def main() -> None:
@@ -64,8 +60,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if BACKEND not in ("jax", "tensorflow"):
         parser.error("run it with KERAS_BACKEND=jax or tensorflow")
-    if BACKEND == "tensorflow":
-        dump_plans(PLANS.name)
+    dump_plans()
     limit = matrix_product_speed()
     print(
         f"{BACKEND}, {LAYERS} layers of width {WIDTH}, {HEADS} heads, "
@@ -94,7 +89,7 @@ def main() -> None:
 
 def measure(work: str, length: int, runs: int, memory: float) -> dict[str, Any]:
     """Returns median seconds and bytes of temporaries of each variant."""
-    rows = max(1, TOKENS // length)
+    rows = rows_of_batch(length)
     # A gradient holds about three maps of scores at once, a forward two, and a
     # training step two of each layer more.
     maps = 2 if "forward" in work else 3
@@ -105,31 +100,32 @@ def measure(work: str, length: int, runs: int, memory: float) -> dict[str, Any]:
         for variant in VARIANTS
         if not (variant.startswith("softmax") and scores > memory)
     }
-    seconds: dict[str, list[float]] = {variant: [] for variant in programs}
-    for _ in range(runs):
-        for variant, (run, _) in programs.items():
-            start = time.perf_counter()
-            run()
-            seconds[variant].append(time.perf_counter() - start)
+    seconds = median_seconds(
+        {variant: run for variant, (run, _) in programs.items()}, runs
+    )
     return {
-        variant: (statistics.median(seconds[variant]), bytes_of_temporaries)
+        variant: (seconds[variant], bytes_of_temporaries)
         for variant, (_, bytes_of_temporaries) in programs.items()
     }
 
 
+def rows_of_batch(length: int) -> int:
+    """Returns how many documents of a length are computed at once."""
+    return max(1, TOKENS // length)
+
+
 def make_program(work: str, variant: str, rows: int, length: int) -> Any:
     """Compiles one piece of work; returns a function and its memory."""
-    compiler = compile_jax if BACKEND == "jax" else compile_tensorflow
     random = np.random.default_rng(0)
     if "classifier" in work:
         model = make_classifier(variant)
         ids = random.integers(1, VOCABULARY, (rows, length), "int32")
-        return compiler(model, (ids,), {}, work)
+        return compile_program(model, (ids,), {}, work)
     layer = make_attention(variant)
     x = random.normal(size=(rows, length, WIDTH)).astype("float32")
     causal = {} if variant in ("softmax", "rfa") else {"use_causal_mask": True}
     layer.build(x.shape, x.shape)
-    return compiler(layer, (x, x), causal, work)
+    return compile_program(layer, (x, x), causal, work)
 
 
 def make_attention(variant: str) -> keras.layers.Layer:
@@ -163,113 +159,9 @@ def make_classifier(variant: str) -> keras.Model:
     return model
 
 
-def compile_jax(
-    layer: Any, inputs: Any, options: dict[str, bool], work: str
-) -> Any:
-    """Compiles by JAX, which tells what XLA plans for temporaries."""
-    import jax
-
-    training = "forward" not in work
-
-    def forward(weights: Any, others: Any, *inputs: Any) -> Any:
-        outputs, _ = layer.stateless_call(
-            weights, others, *inputs, training=training, **options
-        )
-        return outputs
-
-    def loss(*arguments: Any) -> Any:
-        return keras.ops.sum(keras.ops.square(forward(*arguments)))
-
-    def gradient(weights: Any, others: Any, *inputs: Any) -> Any:
-        return jax.grad(loss, (0, 2))(weights, others, *inputs)
-
-    def step(weights: Any, others: Any, slots: Any, *inputs: Any) -> Any:
-        gradients = jax.grad(loss)(weights, others, *inputs)
-        return layer.optimizer.stateless_apply(slots, gradients, weights)
-
-    weights = [v.value for v in layer.trainable_variables]
-    others = [v.value for v in layer.non_trainable_variables]
-    arguments = [weights, others, *(keras.ops.array(x) for x in inputs)]
-    function = gradient if training else forward
-    if "step" in work:
-        arguments.insert(2, [v.value for v in layer.optimizer.variables])
-        function = step
-    compiled = jax.jit(function).lower(*arguments).compile()
-    memory = compiled.memory_analysis().temp_size_in_bytes
-
-    def run() -> None:
-        jax.block_until_ready(compiled(*arguments))
-
-    run()
-    return run, memory
-
-
-def compile_tensorflow(
-    layer: Any, inputs: Any, options: dict[str, bool], work: str
-) -> Any:
-    """Compiles by TensorFlow with XLA, which writes what it plans to files."""
-    import tensorflow as tf
-
-    inputs = [tf.constant(x) for x in inputs]
-
-    @tf.function(jit_compile=True)
-    def program(*inputs: Any) -> Any:
-        if "forward" in work:
-            return layer(*inputs, training=False, **options)
-        sources = list(layer.trainable_variables)
-        if inputs[0].dtype.is_floating:
-            sources.append(inputs[0])
-        with tf.GradientTape() as tape:
-            tape.watch(inputs[0])
-            outputs = layer(*inputs, training=True, **options)
-            loss = tf.reduce_sum(tf.square(outputs))
-        gradients = tape.gradient(loss, sources)
-        if "step" in work:
-            layer.optimizer.apply(gradients, layer.trainable_variables)
-            return loss
-        return gradients
-
-    def run() -> None:
-        outputs = program(*inputs)
-        tf.nest.map_structure(lambda x: x.numpy(), tf.nest.flatten(outputs)[0])
-
-    run()
-    return run, planned_temporaries(PLANS.name)
-
-
-def dump_plans(directory: str) -> None:
-    """Makes XLA write what it plans, before it compiles anything."""
-    flags = f" --xla_dump_to={directory} --xla_dump_hlo_as_text"
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + flags
-
-
-def planned_temporaries(directory: str) -> int:
-    """Returns the bytes of temporaries of the program compiled last."""
-    planned = [0]
-    for path in pathlib.Path(directory).iterdir():
-        if path.name.endswith("buffer-assignment.txt"):
-            sizes = re.findall(
-                r"size (\d+), preallocated-temp", path.read_text()
-            )
-            planned.append(sum(map(int, sizes)))
-        path.unlink()
-    return max(planned)
-
-
-def matrix_product_speed(size: int = 2048) -> float:
-    """Measures the backend's own matrix product, in GFLOP/s."""
-    x = keras.random.normal((size, size))
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        keras.ops.convert_to_numpy(keras.ops.matmul(x, x))
-        seconds.append(time.perf_counter() - start)
-    return 2 * size**3 / statistics.median(seconds) / 1e9
-
-
 def products_of_rfa(length: int) -> float:
     """Returns the GFLOP of the products of a forward pass over a batch."""
-    tokens = max(1, TOKENS // length) * length
+    tokens = rows_of_batch(length) * length
     dense = 4 * WIDTH * WIDTH
     key_dim = WIDTH // HEADS
     features = 2 * HEADS * key_dim * FEATURES

@@ -119,31 +119,42 @@ def parse_options() -> tuple[argparse.Namespace, list[argparse.Namespace]]:
     )
     add("--plot", type=pathlib.Path, help="a PNG, elsewhere than with the runs")
     options, further = parser.parse_args(words[:cut]), words[cut + 1 :]
-    attentions = dict(options.attentions or ATTENTIONS)
-    runs = []
-    for fold in sorted({*options.folds}):
-        for length in sorted({*options.lengths}):
-            for attention, longest in attentions.items():
-                name = f"{attention.replace(':', '.')}-{length}-{fold}"
-                varied = {
-                    "--data-dir": options.data_dir,
-                    "--output-dir": options.output_dir / name,
-                    "--attention": attention,
-                    "--max-length": length,
-                    "--fold": fold,
-                    "--seed": fold,
-                }
-                # Last, since the last of two equal options counts.
-                words = [str(x) for pair in varied.items() for x in pair]
-                run = parse_program_options([*further, *words])
-                run.words = [*further, *words]
-                if length <= longest:
-                    runs.append(run)
+    runs = [
+        make_run(options, attention, length, fold, further)
+        for fold in sorted({*options.folds})
+        for length in sorted({*options.lengths})
+        for attention, longest in dict(options.attentions or ATTENTIONS).items()
+        if length <= longest
+    ]
     if not runs:
         parser.error("none of --attentions reads any of --lengths")
-    if run.window is not None:
+    if runs[0].window is not None:
         parser.error("with --window there is no length to vary")
     return options, runs
+
+
+def make_run(
+    options: argparse.Namespace,
+    attention: str,
+    length: int,
+    fold: int,
+    further: list[str],
+) -> argparse.Namespace:
+    """Returns the options of a run of the program, and its `words`."""
+    name = f"{attention.replace(':', '.')}-{length}-{fold}"
+    varied = {
+        "--data-dir": options.data_dir,
+        "--output-dir": options.output_dir / name,
+        "--attention": attention,
+        "--max-length": length,
+        "--fold": fold,
+        "--seed": fold,
+    }
+    # Last, since the last of two equal options counts.
+    words = [*further, *(str(x) for pair in varied.items() for x in pair)]
+    run = parse_program_options(words)
+    run.words = words
+    return run
 
 
 def read_attention(words: str) -> tuple[str, float]:
@@ -157,8 +168,8 @@ read_attention.__name__ = "NAME or NAME=TOKENS,"  # as `argparse` calls it
 
 def train(run: argparse.Namespace) -> dict[str, Any]:
     """Runs the program, or reads what it has found before."""
-    path = pathlib.Path(run.output_dir, "results.json")
-    if not path.exists():
+    found = read_results(run)
+    if found is None:
         command = [sys.executable, str(PROGRAM), *run.words]
         finished = subprocess.run(
             command,
@@ -169,15 +180,21 @@ def train(run: argparse.Namespace) -> dict[str, Any]:
         )
         if finished.returncode:
             sys.exit(f"{finished.stdout}\nThis failed: {shlex.join(command)}")
-    return json.loads(path.read_text())
+        found = read_results(run)
+    return found
+
+
+def read_results(run: argparse.Namespace) -> dict[str, Any] | None:
+    """Returns what a run has found, `None` where it has not ended."""
+    path = pathlib.Path(run.output_dir, "results.json")
+    return json.loads(path.read_text()) if path.exists() else None
 
 
 def check_options(run: argparse.Namespace) -> None:
     """Refuses what is there already, but from other options."""
-    path = pathlib.Path(run.output_dir, "results.json")
-    if not path.exists():
+    found = read_results(run)
+    if found is None:
         return
-    found = json.loads(path.read_text())
     asked = {**vars(run), "backend": keras.config.backend()}
     there = {**found["options"], "backend": found["backend"]}
     for options in asked, there:

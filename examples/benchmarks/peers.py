@@ -16,23 +16,18 @@ a CPU; its dense maps into heads have no bias.
 
 import argparse
 import contextlib
-import statistics
 import sys
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from attention import (
-    BACKEND,
     FEATURES,
     HEADS,
-    TOKENS,
     WIDTH,
-    WORKS,
-    compile_tensorflow,
     make_attention,
+    rows_of_batch,
 )
+from measuring import BACKEND, WORKS, compile_program, median_seconds
 
 KEY_DIM = WIDTH // HEADS
 
@@ -58,35 +53,19 @@ def main() -> None:
         print(f"| tokens | {' | '.join(names)} |")
         print("| ---: " * (1 + len(names)) + "|")
         for length in options.lengths:
-            rows = max(1, TOKENS // length)
-            shape = rows, length, WIDTH
+            shape = rows_of_batch(length), length, WIDTH
             x = np.random.default_rng(0).normal(size=shape).astype("float32")
             programs = {
                 name: make(x, work)
                 for name, make in makers.items()
                 if "softmax" not in name or length <= options.longest_softmax
             }
-            times = measure(programs, options.runs)
+            times = median_seconds(programs, options.runs)
             cells = [
                 f"{times[name] * 1e3:.1f}" if name in times else "-"
                 for name in names
             ]
             print(f"| {length:,} | {' | '.join(cells)} |", flush=True)
-
-
-def measure(
-    programs: dict[str, Callable[[], None]], runs: int
-) -> dict[str, float]:
-    """Returns the median seconds of each program."""
-    seconds: dict[str, list[float]] = {name: [] for name in programs}
-    for run in programs.values():
-        run()
-    for _ in range(runs):
-        for name, run in programs.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(x) for name, x in seconds.items()}
 
 
 def tensorflow_variants() -> dict[str, Any]:
@@ -97,7 +76,7 @@ def tensorflow_variants() -> dict[str, Any]:
         def make(x: Any, work: str) -> Any:
             layer = make_attention(variant)
             layer.build(x.shape, x.shape)
-            return compile_tensorflow(layer, (x, x), {}, work)[0]
+            return compile_program(layer, (x, x), {}, work)[0]
 
         return make
 
@@ -106,7 +85,7 @@ def tensorflow_variants() -> dict[str, Any]:
             num_random_features=2 * FEATURES, num_heads=HEADS, key_dim=KEY_DIM
         )
         layer(x[:, :1], x[:, :1])  # builds it
-        return compile_tensorflow(layer, (x, x), {}, work)[0]
+        return compile_program(layer, (x, x), {}, work)[0]
 
     return {
         "softmax": ours("softmax"),
@@ -131,6 +110,7 @@ def torch_variants() -> dict[str, Any]:
             loss = torch.sum(torch.square(call(inputs)))
             torch.autograd.grad(loss, [inputs, *weights])
 
+        run()
         return run
 
     def ours(variant: str) -> Any:

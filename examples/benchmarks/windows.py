@@ -9,19 +9,16 @@ models in turn; memory is what XLA plans for temporaries.
 """
 
 import argparse
-import statistics
-import time
 
 import keras
 import numpy as np
-from attention import (
+from attention import VOCABULARY
+from measuring import (
     BACKEND,
-    PLANS,
-    VOCABULARY,
     WORKS,
-    compile_jax,
-    compile_tensorflow,
+    compile_program,
     dump_plans,
+    median_seconds,
 )
 
 import keras_rfa
@@ -39,8 +36,7 @@ def main() -> None:
     options = parser.parse_args()
     if BACKEND not in ("jax", "tensorflow"):
         parser.error("run it with KERAS_BACKEND=jax or tensorflow")
-    if BACKEND == "tensorflow":
-        dump_plans(PLANS.name)
+    dump_plans()
     windows = None, options.window
     print(
         f"{BACKEND}, {WORK}\n\n"
@@ -48,21 +44,19 @@ def main() -> None:
         "| window / at once, time | memory |\n"
         "| ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     )
-    compiler = compile_jax if BACKEND == "jax" else compile_tensorflow
     for length in options.lengths:
         ids = np.random.default_rng(0).integers(1, VOCABULARY, (1, length))
-        programs = [
-            compiler(make_classifier(window), (ids.astype("int32"),), {}, WORK)
+        inputs = (ids.astype("int32"),)
+        programs = {
+            window: compile_program(make_classifier(window), inputs, {}, WORK)
             for window in windows
-        ]
-        seconds: list[list[float]] = [[], []]
-        for _ in range(options.runs):
-            for (run, _), measured in zip(programs, seconds, strict=True):
-                start = time.perf_counter()
-                run()
-                measured.append(time.perf_counter() - start)
-        whole, parts = (statistics.median(measured) for measured in seconds)
-        plan, part_plan = (memory for _, memory in programs)
+        }
+        seconds = median_seconds(
+            {window: run for window, (run, _) in programs.items()},
+            options.runs,
+        )
+        whole, parts = seconds.values()
+        plan, part_plan = (memory for _, memory in programs.values())
         print(
             f"| {length:,} | {whole * 1e3:,.0f} | {plan / 1e6:,.0f} "
             f"| {parts * 1e3:,.0f} | {part_plan / 1e6:,.0f} "
