@@ -15,6 +15,9 @@ from keras_rfa.layers.random_feature_attention import (
 from keras_rfa.layers.random_projection_pool import (
     RandomProjectionPool as RandomProjectionPool,
 )
+from keras_rfa.layers.short_convolution import (
+    ShortConvolution as ShortConvolution,
+)
 from keras_rfa.layers.sinusoidal_positions import (
     SinusoidalPositions as SinusoidalPositions,
 )

@@ -21,6 +21,7 @@ def document_classifier(
     attention_options: dict[str, Any] | None = None,
     dropout: float = 0.1,
     causal: bool = False,
+    convolution: int = 1,
     window: int | None = None,
     name: str = "document_classifier",
 ) -> keras.Model:
@@ -42,6 +43,7 @@ def document_classifier(
         dropout: float. The share to drop, as in `document_encoder`, and of
             the averaged vector.
         causal: bool. Whether a token sees only those before it.
+        convolution: int, as in `document_encoder`.
         window: int. The most tokens to read at once. A longer document is
             read in windows, each from the states that the one before has
             left, with the outputs and the gradients of reading it at once: the
@@ -78,6 +80,7 @@ def document_classifier(
         attention_options=attention_options,
         dropout=dropout,
         causal=causal,
+        convolution=convolution,
     )
     # The encoder's own layers, not the model: its mask stays attached.
     x = MaskedAveragePooling(name="pooling")(encoder.output)

@@ -3,6 +3,7 @@ from typing import Any
 import keras
 
 from keras_rfa.layers import (
+    ShortConvolution,
     SinusoidalPositions,
     TransformerDecoder,
     TransformerEncoder,
@@ -22,6 +23,7 @@ def document_encoder(
     attention_options: dict[str, Any] | None = None,
     dropout: float = 0.1,
     causal: bool = False,
+    convolution: int = 1,
     name: str = "document_encoder",
 ) -> keras.Model:
     """Builds a model from token ids to a vector for each token.
@@ -47,6 +49,10 @@ def document_encoder(
             of each sublayer.
         causal: bool. Whether a token sees only those before it, as in blocks
             of `TransformerDecoder` in the place of `TransformerEncoder`.
+        convolution: int. Tokens that a `ShortConvolution` before the blocks
+            joins, each with those just before it; 1 for no such layer. With
+            it short phrases count, which linear attention alone hardly tells
+            from their words.
         name: string. The name of the model.
 
     Returns:
@@ -69,6 +75,7 @@ def document_encoder(
     num_layers = check_positive("num_layers", num_layers)
     hidden_dim = check_positive("hidden_dim", hidden_dim)
     num_heads = check_positive("num_heads", num_heads)
+    convolution = check_positive("convolution", convolution)
     if hidden_dim % num_heads:
         raise ValueError(
             "`hidden_dim` must be a multiple of `num_heads`. "
@@ -89,6 +96,8 @@ def document_encoder(
     x = keras.layers.Rescaling(hidden_dim**0.5, name="embedding_scale")(x)
     x = SinusoidalPositions(name="positions")(x)
     x = keras.layers.Dropout(dropout, name="embedding_dropout")(x)
+    if convolution > 1:
+        x = ShortConvolution(convolution, name="convolution")(x)
     block = TransformerDecoder if causal else TransformerEncoder
     for i in range(num_layers):
         options = dict(attention_options or {})

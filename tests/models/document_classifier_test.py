@@ -26,9 +26,15 @@ def classifier(**arguments):
     return document_classifier(20, 3, **{**SIZES, **arguments})
 
 
-@pytest.mark.parametrize("attention", [*ATTENTIONS, own_attention])
-def test_padding_changes_no_logit(attention):
-    model = classifier(attention=attention)
+@pytest.mark.parametrize(
+    ("attention", "convolution"),
+    [
+        *((attention, 1) for attention in (*ATTENTIONS, own_attention)),
+        ("rfa", 3),
+    ],
+)
+def test_padding_changes_no_logit(attention, convolution):
+    model = classifier(attention=attention, convolution=convolution)
     assert model.input_shape == (None, None)
     assert model.input.dtype == "int32"
     call = compiled(lambda ids: model(ids))
@@ -107,7 +113,7 @@ def test_options_reach_the_layers():
 
 @pytest.mark.parametrize("attention", ["rfa_gated", "performer", "softmax"])
 def test_files(attention, tmp_path):
-    model = classifier(attention=attention)
+    model = classifier(attention=attention, convolution=2)
     ids = np.array([[3, 4, 5, 0], [6, 0, 0, 0]])
     expected = model.predict(ids, verbose=0)
     model.save(tmp_path / "model.keras")
@@ -120,6 +126,7 @@ def test_files(attention, tmp_path):
     [
         ({"hidden_dim": 9}, "Received: hidden_dim=9, num_heads=2"),
         ({"attention": "sparse"}, "Received: attention='sparse'"),
+        ({"convolution": 0}, "Received: convolution=0"),
         ({"intermediate_dim": 0}, "Received: intermediate_dim=0"),
     ],
 )

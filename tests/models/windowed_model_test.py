@@ -68,6 +68,13 @@ def test_windows_change_no_output(attention, tmp_path):
         assert np.abs(expected[0] - expected[1]).max() > 1e-2
 
 
+@pytest.mark.parametrize("convolution", [2, 4, 9])
+def test_what_is_near_counts_across_windows(convolution, tmp_path):
+    models = pair(tmp_path, convolution=convolution)
+    for training in (False, True):
+        assert_close("logits", *logits(*models, training=training), 1e-5)
+
+
 @pytest.mark.parametrize("steps", [1, 5, 6])
 def test_short_documents(steps, tmp_path):
     at_once, windowed = pair(tmp_path)
@@ -76,7 +83,7 @@ def test_short_documents(steps, tmp_path):
 
 
 def test_gradients_flow_through_all_windows(tmp_path):
-    models = pair(tmp_path, attention="rfa_gated")
+    models = pair(tmp_path, attention="rfa_gated", convolution=4)
 
     def loss(x, ids):
         outputs = [model(ids, training=True) for model in models]

@@ -96,6 +96,7 @@ MODELS = {
         name: lambda name=name: make_classifier(257, name)
         for name in ATTENTIONS
     },
+    "convolution": lambda: make_classifier(257, convolution=3),
     "cross": lambda: make_classifier(257, cross),
     "own feature map": lambda: make_classifier(257, own_feature_map),
     "causal": lambda: make_causal_classifier(

@@ -1,0 +1,164 @@
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_rfa.layers.key_padding import mask_of
+from keras_rfa.ops.checks import check_positive, check_shape
+
+Tensor = Any
+State = dict[str, Tensor]
+
+
+@keras.saving.register_keras_serializable(package="keras_rfa")
+class ShortConvolution(keras.layers.Layer):
+    """Adds to each step a weighted sum of it and of the steps just before it.
+
+    Linear attention sees far, and blurs what is near: a short convolution
+    before it lets "not good" differ from "good". Each entry of the vectors has
+    weights of its own, no step sees a later one, and padding counts as 0.
+
+        y_t = x_t + sum_j w_j * x_{t-j},    j = 0 ... kernel_size - 1
+
+    Args:
+        kernel_size: int, at least 2. Steps in the sum, with the step itself.
+        kernel_initializer: Initializer of the weights `(kernel_size, width)`.
+            The default keeps the variance of the inputs in the sum.
+        kernel_regularizer: Regularizer of the weights.
+        kernel_constraint: Constraint of the weights.
+        **kwargs: `name`, `dtype` and the like, for `keras.layers.Layer`.
+
+    Call arguments:
+        inputs: Tensor of shape `(b, t, width)`.
+        mask: bool tensor of shape `(b, t)`, `True` at real steps. Defaults to
+            the mask of `inputs`.
+        initial_state: dict, the state that the layer returned for the part of
+            the sequence before. Nothing is before it by default.
+        return_state: bool. Whether to return the last state too.
+
+    Output shape:
+        As `inputs`, with their mask; with `return_state` a pair of it and the
+        state: a dict of `"inputs"` `(b, kernel_size - 1, width)` in the
+        compute dtype, the steps that the next part still reads.
+
+    Raises:
+        ValueError: if `kernel_size` is less than 2, or if a state is asked of
+            a layer that is not built.
+
+    Example:
+
+    >>> x = keras.random.normal((2, 1000, 64))
+    >>> keras_rfa.layers.ShortConvolution(4)(x).shape
+    (2, 1000, 64)
+
+    References:
+
+    - [So et al., 2021](https://arxiv.org/abs/2109.08668), convolutions of each
+      entry in transformers.
+    - [Fu et al., 2023](https://arxiv.org/abs/2212.14052), beside linear
+      attention.
+    """
+
+    def __init__(
+        self,
+        kernel_size: int = 4,
+        kernel_initializer: Any = "lecun_normal",
+        kernel_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.kernel_size = check_positive("kernel_size", kernel_size, 2)
+        self.kernel_initializer = keras.initializers.get(kernel_initializer)
+        self.kernel_regularizer = keras.regularizers.get(kernel_regularizer)
+        self.kernel_constraint = keras.constraints.get(kernel_constraint)
+
+    def build(self, input_shape: Any) -> None:
+        check_shape("inputs", input_shape, batch=None, steps=None, width=None)
+        self.width = input_shape[-1]
+        self.kernel = self.add_weight(
+            name="kernel",
+            shape=(self.kernel_size, self.width),
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
+        self.built = True
+
+    def call(
+        self,
+        inputs: Tensor,
+        mask: Tensor | None = None,
+        initial_state: State | None = None,
+        return_state: bool = False,
+    ) -> Any:
+        mask = mask_of(inputs) if mask is None else mask
+        x = inputs
+        if mask is not None:
+            x = ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), x, 0)
+        batch, steps = ops.shape(x)[:2]
+        if initial_state is None:
+            initial_state = self.get_initial_state(batch)
+        before = ops.cast(initial_state["inputs"], x.dtype)
+        x = ops.concatenate([before, x], axis=1)
+        # Sums of shifted inputs, which XLA fuses to one loop: on processors
+        # its convolutions of single entries are many times slower.
+        outputs, kernel = inputs, ops.convert_to_tensor(self.kernel)
+        for j in range(self.kernel_size):
+            first = self.kernel_size - 1 - j
+            outputs = outputs + kernel[j] * x[:, first : first + steps]
+        if return_state:
+            return outputs, {"inputs": x[:, steps:]}
+        return outputs
+
+    def get_initial_state(
+        self, batch_size: Any, training: bool | None = None
+    ) -> State:
+        """Returns the state of a layer that has read nothing.
+
+        Args:
+            batch_size: int. Rows of the batch, `b`.
+            training: bool. Not used: nothing is drawn.
+
+        Raises:
+            ValueError: if the layer is not built.
+        """
+        if not self.built:
+            raise ValueError(
+                f"{self.name!r} must be built before it has a state. Call it "
+                "once, or call `build(input_shape)`."
+            )
+        shape = (batch_size, self.kernel_size - 1, self.width)
+        return {"inputs": ops.zeros(shape, self.compute_dtype)}
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+    def compute_output_spec(
+        self,
+        inputs: Any,
+        mask: Any = None,
+        initial_state: Any = None,
+        return_state: bool = False,
+    ) -> Any:
+        outputs = keras.KerasTensor(inputs.shape, self.compute_dtype)
+        if not return_state:
+            return outputs
+        shape = (inputs.shape[0], self.kernel_size - 1, inputs.shape[-1])
+        return outputs, {"inputs": keras.KerasTensor(shape, self.compute_dtype)}
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "kernel_size": self.kernel_size,
+            "kernel_initializer": keras.initializers.serialize(
+                self.kernel_initializer
+            ),
+            "kernel_regularizer": keras.regularizers.serialize(
+                self.kernel_regularizer
+            ),
+            "kernel_constraint": keras.constraints.serialize(
+                self.kernel_constraint
+            ),
+        }
