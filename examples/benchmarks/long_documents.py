@@ -198,6 +198,8 @@ def check_options(run: argparse.Namespace) -> None:
     asked = {**vars(run), "backend": keras.config.backend()}
     there = {**found["options"], "backend": found["backend"]}
     for options in asked, there:
+        if options["data_dir"] is None:  # a run of `--csv`
+            continue
         options["data_dir"] = os.path.normpath(options["data_dir"])
     different = [
         f"{name}={there.get(name)!r} instead of {asked[name]!r}"

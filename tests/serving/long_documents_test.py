@@ -85,16 +85,26 @@ def test_a_sweep_goes_on_and_compares(main, capsys):
     assert picture.startswith(b"\x89PNG")
 
 
-def test_runs_of_other_options_are_refused_before_any_work(main, capsys):
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 16}, "width=16 instead of 8"),
+        (
+            {"data_dir": None, "csv": "table.csv"},
+            "csv='table.csv' instead of None, data_dir=None instead",
+        ),
+    ],
+)
+def test_runs_of_other_options_are_refused_before_any_work(
+    changes, message, main, capsys
+):
     program_options = importlib.import_module("options").parse_options
     words = ["--data-dir", "documents/", "--attention", "rfa", "--fold", 1]
-    words += ["--max-length", 32, "--seed", 1, *SMALL, "--width", 16]
-    options = vars(program_options([str(word) for word in words]))
+    words += ["--max-length", 32, "--seed", 1, *SMALL]
+    options = vars(program_options([str(word) for word in words])) | changes
     backend = keras.config.backend()
     pretend("rfa-32-1", {"options": options, "backend": backend})
-    with pytest.raises(
-        SystemExit, match=r"rfa-32-1.*with width=16 instead of 8"
-    ):
+    with pytest.raises(SystemExit, match=f"rfa-32-1.*with {message}"):
         main(*sweep("--attentions", "rfa", "--lengths", 32, "--folds", 0, 1))
     assert not capsys.readouterr().out
 
