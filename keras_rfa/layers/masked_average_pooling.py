@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_rfa.layers.key_padding import mask_of
-from keras_rfa.ops.checks import check_shape
+from keras_rfa.ops.checks import check_shape, check_shapes
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -33,6 +33,10 @@ class MaskedAveragePooling(keras.layers.Layer):
         `(b, width)`, without a mask; with `return_state` a pair of it and the
         state: a dict of `"sum"` `(b, width)` and `"count"` `(b, 1)`, float32.
 
+    Raises:
+        ValueError: if inputs, mask or state have other shapes than these, or
+            if a state is asked of a layer that is not built.
+
     Example:
 
     >>> x = keras.random.normal((2, 10, 8))
@@ -60,6 +64,7 @@ class MaskedAveragePooling(keras.layers.Layer):
         return_state: bool = False,
     ) -> Any:
         mask = mask_of(inputs) if mask is None else mask
+        self._check(inputs, mask, initial_state)
         x = ops.cast(inputs, self.sum_dtype)
         real = ops.ones_like(x[..., :1])
         if mask is not None:
@@ -72,6 +77,20 @@ class MaskedAveragePooling(keras.layers.Layer):
         average = state["sum"] / ops.maximum(state["count"], 1)
         average = ops.cast(average, self.compute_dtype)
         return (average, state) if return_state else average
+
+    def _check(self, inputs: Any, mask: Any, initial_state: Any) -> None:
+        batch, steps = inputs.shape[:2]
+        width = self.width
+        check_shape("inputs", inputs, batch=None, steps=None, width=width)
+        if mask is not None:
+            check_shape("mask", mask, batch=batch, steps=steps)
+        if initial_state is not None:
+            check_shapes(
+                "initial_state",
+                initial_state,
+                sum={"batch": batch, "width": width},
+                count={"batch": batch, "entries": 1},
+            )
 
     def get_initial_state(
         self, batch_size: Any, training: bool | None = None
@@ -108,6 +127,7 @@ class MaskedAveragePooling(keras.layers.Layer):
         initial_state: Any = None,
         return_state: bool = False,
     ) -> Any:
+        self._check(inputs, mask, initial_state)
         batch, width = self.compute_output_shape(inputs.shape)
         average = keras.KerasTensor((batch, width), self.compute_dtype)
         if not return_state:

@@ -4,7 +4,7 @@ import keras
 from keras import ops
 
 from keras_rfa.layers.key_padding import mask_of
-from keras_rfa.ops.checks import check_positive, check_shape
+from keras_rfa.ops.checks import check_positive, check_shape, check_shapes
 
 Tensor = Any
 State = dict[str, Tensor]
@@ -42,8 +42,9 @@ class ShortConvolution(keras.layers.Layer):
         compute dtype, the steps that the next part still reads.
 
     Raises:
-        ValueError: if `kernel_size` is less than 2, or if a state is asked of
-            a layer that is not built.
+        ValueError: if `kernel_size` is less than 2, if inputs, mask or state
+            have other shapes than these, or if a state is asked of a layer
+            that is not built.
 
     Example:
 
@@ -94,23 +95,43 @@ class ShortConvolution(keras.layers.Layer):
         return_state: bool = False,
     ) -> Any:
         mask = mask_of(inputs) if mask is None else mask
+        self._check(inputs, mask, initial_state)
+        inputs = ops.cast(inputs, self.compute_dtype)
         x = inputs
         if mask is not None:
             x = ops.where(ops.expand_dims(ops.cast(mask, "bool"), -1), x, 0)
         batch, steps = ops.shape(x)[:2]
         if initial_state is None:
             initial_state = self.get_initial_state(batch)
-        before = ops.cast(initial_state["inputs"], x.dtype)
+        before = ops.cast(initial_state["inputs"], self.compute_dtype)
         x = ops.concatenate([before, x], axis=1)
         # Sums of shifted inputs, which XLA fuses to one loop: on processors
         # its convolutions of single entries are many times slower.
-        outputs, kernel = inputs, ops.convert_to_tensor(self.kernel)
+        outputs = inputs
+        kernel = ops.cast(self.kernel, self.compute_dtype)
         for j in range(self.kernel_size):
             first = self.kernel_size - 1 - j
             outputs = outputs + kernel[j] * x[:, first : first + steps]
-        if return_state:
-            return outputs, {"inputs": x[:, steps:]}
-        return outputs
+        if not return_state:
+            return outputs
+        # The shape for graphs that lost it, and a copy so that on torch the
+        # last steps do not keep all the others in memory.
+        last = ops.reshape(x[:, steps:], (batch, *before.shape[1:]))
+        return outputs, {"inputs": ops.copy(last)}
+
+    def _check(self, inputs: Any, mask: Any, initial_state: Any) -> None:
+        batch, steps = inputs.shape[:2]
+        width = self.width
+        check_shape("inputs", inputs, batch=None, steps=None, width=width)
+        if mask is not None:
+            check_shape("mask", mask, batch=batch, steps=steps)
+        if initial_state is not None:
+            before = {"batch": batch, "steps": self.kernel_size - 1}
+            check_shapes(
+                "initial_state",
+                initial_state,
+                inputs={**before, "width": width},
+            )
 
     def get_initial_state(
         self, batch_size: Any, training: bool | None = None
@@ -142,6 +163,7 @@ class ShortConvolution(keras.layers.Layer):
         initial_state: Any = None,
         return_state: bool = False,
     ) -> Any:
+        self._check(inputs, mask, initial_state)
         outputs = keras.KerasTensor(inputs.shape, self.compute_dtype)
         if not return_state:
             return outputs

@@ -36,12 +36,20 @@ class WindowedModel(keras.Model):
         **kwargs: for `keras.Model`.
 
     Raises:
-        ValueError: if `window` is not positive, and when a layer that reads
-            windows adds a loss.
+        ValueError: if `window` is not positive or not there, and when a layer
+            that reads windows adds a loss.
     """
 
-    def __init__(self, *args: Any, window: int, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, window: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        if window is None:
+            raise ValueError(
+                "`window` must be given. `keras.models.clone_model` does not "
+                "hand it on: copy a model that reads windows by "
+                "`type(model).from_config(model.get_config())`."
+            )
         self.window = check_positive("window", window)
         self.seed_generator = keras.random.SeedGenerator()
 

@@ -57,6 +57,24 @@ def check_shape(name: str, received: Any, **expected: Any) -> None:
     )
 
 
+def check_shapes(name: str, received: Any, **expected: Any) -> None:
+    """Raises a `ValueError` unless a dict has tensors of the right shapes.
+
+    Args:
+        name: string. The argument to name in the error.
+        received: what should be the dict.
+        **expected: of each key the dimensions, as in `check_shape`.
+    """
+    if not isinstance(received, dict) or received.keys() != expected.keys():
+        keys = sorted(received) if isinstance(received, dict) else received
+        raise ValueError(
+            f"`{name}` must be a dict with the keys {sorted(expected)}. "
+            f"Received: {name}={keys!r}"
+        )
+    for key, dimensions in expected.items():
+        check_shape(f"{name}[{key!r}]", received[key], **dimensions)
+
+
 def check_lengths(what: str, **tensors: Any) -> None:
     """Raises a `ValueError` if lengths, along axis 1, are known and differ.
 

@@ -92,6 +92,31 @@ def test_states_in_a_functional_model():
     assert_close("average", model.predict(X, verbose=0), X.mean(1), 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mask": MASK[:, :1]}, r"mask.shape=\(3, 1\)"),
+        ({"initial_state": {"sum": X[:, 0]}}, r"keys \['count', 'sum'\]"),
+        (
+            {"initial_state": {"sum": X[:1, 0], "count": X[:, 0, :1]}},
+            r"batch=3, width=4.*\(1, 4\)",
+        ),
+        ({"inputs": X[..., :1]}, r"width=4.*inputs.shape=\(3, 5, 1\)"),
+    ],
+)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_what_would_broadcast_is_refused(arguments, message, symbolic):
+    layer = MaskedAveragePooling()
+    layer.build(X.shape)
+    arguments = {"inputs": X, **arguments}
+    if symbolic:
+        arguments = keras.tree.map_structure(
+            lambda x: keras.KerasTensor(x.shape, x.dtype.name), arguments
+        )
+    with pytest.raises(ValueError, match=message):
+        layer(**arguments)
+
+
 def test_errors():
     with pytest.raises(ValueError, match=r"inputs.shape=\(3, 4\)"):
         MaskedAveragePooling()(np.ones((3, 4)))

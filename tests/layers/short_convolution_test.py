@@ -161,6 +161,83 @@ def test_config():
     np.testing.assert_array_equal(as_numpy(again(X)), X)
 
 
+def last_of(tensor):
+    return {"inputs": tensor}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mask": MASK[:, :5]}, r"mask.shape=\(3, 5\)"),
+        ({"mask": MASK[0]}, r"mask.shape=\(7,\)"),
+        ({"mask": MASK[:, :1]}, r"mask.shape=\(3, 1\)"),
+        ({"initial_state": {}}, r"keys \['inputs'\]"),
+        ({"initial_state": X}, r"must be a dict"),
+        ({"initial_state": last_of(X)}, r"steps=2.*shape=\(3, 7, 4\)"),
+        ({"initial_state": last_of(X[:, :1])}, r"steps=2.*\(3, 1, 4\)"),
+        ({"initial_state": last_of(X[:1, :2])}, r"batch=3.*\(1, 2, 4\)"),
+        ({"initial_state": last_of(X[:, :2, :1])}, r"width=4.*\(3, 2, 1\)"),
+        ({"inputs": X[..., :1]}, r"width=4.*inputs.shape=\(3, 7, 1\)"),
+    ],
+)
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_what_would_broadcast_is_refused(arguments, message, symbolic):
+    arguments = {"inputs": X, **arguments}
+    if symbolic:
+        arguments = keras.tree.map_structure(
+            lambda x: keras.KerasTensor(x.shape, x.dtype.name), arguments
+        )
+    with pytest.raises(ValueError, match=message):
+        built()(**arguments)
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "float16"])
+def test_inputs_of_any_dtype_are_read_in_that_of_the_layer(dtype, policy):
+    layer = built(dtype=policy, autocast=False)
+    x = (10 * np.abs(X)).astype(dtype)
+    state = {"inputs": ops.cast(np.full((3, 2, 4), 0.5), layer.compute_dtype)}
+    call = compiled(lambda x: layer(x, initial_state=state, return_state=True))
+    outputs, _ = call(x)
+    joined = np.concatenate([np.full((3, 2, 4), 0.5), x], axis=1)
+    expected = reference(layer, joined)[:, 2:]
+    tolerance = 1e-6 if policy == "float32" else 0.05
+    assert_close("outputs", outputs.astype("float32"), expected, tolerance)
+    for tensor in layer(ops.convert_to_tensor(x), return_state=True):
+        tensor = tensor["inputs"] if isinstance(tensor, dict) else tensor
+        found = keras.backend.standardize_dtype(tensor.dtype)
+        assert found == layer.compute_dtype
+
+
+def test_a_loop_carries_the_state():
+    layer = built()
+    x = np.concatenate([X, X[:, :1]], axis=1)
+
+    def read(x):
+        def step(i, state, total):
+            part = ops.slice(x, (0, 2 * i, 0), (3, 2, 4))
+            y, state = layer(part, initial_state=state, return_state=True)
+            return i + 1, state, total + y
+
+        state = layer.get_initial_state(3)
+        zeros = ops.zeros((3, 2, 4))
+        return ops.while_loop(lambda i, *_: i < 4, step, (0, state, zeros))[2]
+
+    expected = sum(np.split(reference(layer, x), 4, axis=1))
+    assert_close("sum of the parts", compiled(read)(x), expected, 1e-5)
+
+
+def bytes_kept(tensor):
+    if keras.backend.backend() == "torch":
+        return tensor.untyped_storage().nbytes()
+    return as_numpy(tensor).nbytes  # no views
+
+
+def test_a_state_keeps_no_other_steps_in_memory():
+    _, state = built()(ops.convert_to_tensor(X), return_state=True)
+    assert bytes_kept(state["inputs"]) == 3 * 2 * 4 * 4
+
+
 def test_errors():
     with pytest.raises(ValueError, match=r"kernel_size=1"):
         ShortConvolution(1)

@@ -75,6 +75,16 @@ def test_what_is_near_counts_across_windows(convolution, tmp_path):
         assert_close("logits", *logits(*models, training=training), 1e-5)
 
 
+def test_a_copy_reads_windows_too():
+    model = classifier(5)
+    copy = type(model).from_config(model.get_config())
+    assert copy.window == 5
+    copy.set_weights(model.get_weights())
+    assert_close("logits", *logits(copy, model), 1e-6)
+    with pytest.raises(ValueError, match=r"clone_model.*does not hand it on"):
+        keras.models.clone_model(model)
+
+
 @pytest.mark.parametrize("steps", [1, 5, 6])
 def test_short_documents(steps, tmp_path):
     at_once, windowed = pair(tmp_path)
