@@ -266,6 +266,7 @@ def build_model(
             attention_options=attention_options,
             dropout=options.dropout,
             causal=options.window is not None,
+            convolution=options.convolution,
             window=options.window,
         )
     except ValueError as error:

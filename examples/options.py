@@ -48,7 +48,7 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add(
         "--attention",
-        default="rfa",
+        default="linear",
         help="rfa, rfa_arccos, rfa_gated, rfa_gated_arccos, performer, linear, "
         "softmax, or your own, module:function (the module in the current "
         "folder or installed), called with (num_heads, key_dim, name=name)",
@@ -72,7 +72,7 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
         help="how fast weights shrink, times the learning rate: more of it "
         "where there are few documents",
     )
-    add("--dropout", type=float, default=0.2, help="the share to drop")
+    add("--dropout", type=float, default=0.4, help="the share to drop")
     add("--seed", type=at_least(0), default=0, help="of weights and order")
     add(
         "--vocabulary-size",
@@ -83,11 +83,12 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
     for name, default, text in (
         ("--max-length", 1024, "tokens of a document that are read"),
         ("--tokens-per-batch", 4096, "tokens of a step, with padding"),
-        ("--epochs", 1, "times to read the training documents"),
+        ("--epochs", 2, "times to read the training documents"),
         ("--layers", 1, "blocks of the transformer"),
         ("--width", 64, "entries of the vector of a token"),
         ("--heads", 2, "attention heads of a block"),
         ("--features", 16, "random features of a head, of named attentions"),
+        ("--convolution", 4, "tokens that each is joined with; 1 for none"),
     ):
         add(name, type=at_least(1), default=default, help=text)
     add(
