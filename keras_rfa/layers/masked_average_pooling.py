@@ -4,14 +4,13 @@ import keras
 from keras import ops
 
 from keras_rfa.layers.key_padding import mask_of
-from keras_rfa.ops.checks import check_shape, check_shapes
+from keras_rfa.layers.streaming_layer import State, StreamingLayer
 
 Tensor = Any
-State = dict[str, Tensor]
 
 
 @keras.saving.register_keras_serializable(package="keras_rfa")
-class MaskedAveragePooling(keras.layers.Layer):
+class MaskedAveragePooling(StreamingLayer):
     """The average over the real steps of a sequence; 0 where there is none.
 
     `keras.layers.GlobalAveragePooling1D` divides by the number of real steps,
@@ -47,14 +46,6 @@ class MaskedAveragePooling(keras.layers.Layer):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(autocast=False, **kwargs)  # states stay float32
         self.supports_masking = True
-        self.sum_dtype = keras.backend.result_type(
-            self.compute_dtype, "float32"
-        )
-
-    def build(self, input_shape: Any) -> None:
-        check_shape("inputs", input_shape, batch=None, steps=None, width=None)
-        self.width = input_shape[-1]
-        self.built = True
 
     def call(
         self,
@@ -64,8 +55,8 @@ class MaskedAveragePooling(keras.layers.Layer):
         return_state: bool = False,
     ) -> Any:
         mask = mask_of(inputs) if mask is None else mask
-        self._check(inputs, mask, initial_state)
-        x = ops.cast(inputs, self.sum_dtype)
+        self.check_call(inputs, mask, initial_state)
+        x = ops.cast(inputs, self.state_dtype)
         real = ops.ones_like(x[..., :1])
         if mask is not None:
             counts = ops.expand_dims(ops.cast(mask, "bool"), -1)
@@ -78,41 +69,15 @@ class MaskedAveragePooling(keras.layers.Layer):
         average = ops.cast(average, self.compute_dtype)
         return (average, state) if return_state else average
 
-    def _check(self, inputs: Any, mask: Any, initial_state: Any) -> None:
-        batch, steps = inputs.shape[:2]
-        width = self.width
-        check_shape("inputs", inputs, batch=None, steps=None, width=width)
-        if mask is not None:
-            check_shape("mask", mask, batch=batch, steps=steps)
-        if initial_state is not None:
-            check_shapes(
-                "initial_state",
-                initial_state,
-                sum={"batch": batch, "width": width},
-                count={"batch": batch, "entries": 1},
-            )
-
-    def get_initial_state(
-        self, batch_size: Any, training: bool | None = None
-    ) -> State:
-        """Returns the state of a layer that has read nothing.
-
-        Args:
-            batch_size: int. Rows of the batch, `b`.
-            training: bool. Not used: nothing is drawn.
-
-        Raises:
-            ValueError: if the layer is not built.
-        """
-        if not self.built:
-            raise ValueError(
-                f"{self.name!r} must be built before it has a state. Call it "
-                "once, or call `build(input_shape)`."
-            )
+    def state_dimensions(self, batch: Any) -> dict[str, dict[str, Any]]:
         return {
-            "sum": ops.zeros((batch_size, self.width), self.sum_dtype),
-            "count": ops.zeros((batch_size, 1), self.sum_dtype),
+            "sum": {"batch": batch, "width": self.width},
+            "count": {"batch": batch, "entries": 1},
         }
+
+    @property
+    def state_dtype(self) -> str:
+        return keras.backend.result_type(self.compute_dtype, "float32")
 
     def compute_mask(self, inputs: Tensor, mask: Any = None) -> None:
         return None
@@ -127,12 +92,9 @@ class MaskedAveragePooling(keras.layers.Layer):
         initial_state: Any = None,
         return_state: bool = False,
     ) -> Any:
-        self._check(inputs, mask, initial_state)
+        self.check_call(inputs, mask, initial_state)
         batch, width = self.compute_output_shape(inputs.shape)
         average = keras.KerasTensor((batch, width), self.compute_dtype)
-        if not return_state:
-            return average
-        return average, {
-            "sum": keras.KerasTensor((batch, width), self.sum_dtype),
-            "count": keras.KerasTensor((batch, 1), self.sum_dtype),
-        }
+        if return_state:
+            return average, self.state_spec(batch)
+        return average

@@ -4,14 +4,14 @@ import keras
 from keras import ops
 
 from keras_rfa.layers.key_padding import mask_of
-from keras_rfa.ops.checks import check_positive, check_shape, check_shapes
+from keras_rfa.layers.streaming_layer import State, StreamingLayer
+from keras_rfa.ops.checks import check_positive
 
 Tensor = Any
-State = dict[str, Tensor]
 
 
 @keras.saving.register_keras_serializable(package="keras_rfa")
-class ShortConvolution(keras.layers.Layer):
+class ShortConvolution(StreamingLayer):
     """Adds to each step a weighted sum of it and of the steps just before it.
 
     Linear attention sees far, and blurs what is near: a short convolution
@@ -76,8 +76,7 @@ class ShortConvolution(keras.layers.Layer):
         self.kernel_constraint = keras.constraints.get(kernel_constraint)
 
     def build(self, input_shape: Any) -> None:
-        check_shape("inputs", input_shape, batch=None, steps=None, width=None)
-        self.width = input_shape[-1]
+        super().build(input_shape)
         self.kernel = self.add_weight(
             name="kernel",
             shape=(self.kernel_size, self.width),
@@ -85,7 +84,6 @@ class ShortConvolution(keras.layers.Layer):
             regularizer=self.kernel_regularizer,
             constraint=self.kernel_constraint,
         )
-        self.built = True
 
     def call(
         self,
@@ -95,7 +93,7 @@ class ShortConvolution(keras.layers.Layer):
         return_state: bool = False,
     ) -> Any:
         mask = mask_of(inputs) if mask is None else mask
-        self._check(inputs, mask, initial_state)
+        self.check_call(inputs, mask, initial_state)
         inputs = ops.cast(inputs, self.compute_dtype)
         x = inputs
         if mask is not None:
@@ -119,39 +117,13 @@ class ShortConvolution(keras.layers.Layer):
         last = ops.reshape(x[:, steps:], (batch, *before.shape[1:]))
         return outputs, {"inputs": ops.copy(last)}
 
-    def _check(self, inputs: Any, mask: Any, initial_state: Any) -> None:
-        batch, steps = inputs.shape[:2]
-        width = self.width
-        check_shape("inputs", inputs, batch=None, steps=None, width=width)
-        if mask is not None:
-            check_shape("mask", mask, batch=batch, steps=steps)
-        if initial_state is not None:
-            before = {"batch": batch, "steps": self.kernel_size - 1}
-            check_shapes(
-                "initial_state",
-                initial_state,
-                inputs={**before, "width": width},
-            )
+    def state_dimensions(self, batch: Any) -> dict[str, dict[str, Any]]:
+        steps = self.kernel_size - 1
+        return {"inputs": {"batch": batch, "steps": steps, "width": self.width}}
 
-    def get_initial_state(
-        self, batch_size: Any, training: bool | None = None
-    ) -> State:
-        """Returns the state of a layer that has read nothing.
-
-        Args:
-            batch_size: int. Rows of the batch, `b`.
-            training: bool. Not used: nothing is drawn.
-
-        Raises:
-            ValueError: if the layer is not built.
-        """
-        if not self.built:
-            raise ValueError(
-                f"{self.name!r} must be built before it has a state. Call it "
-                "once, or call `build(input_shape)`."
-            )
-        shape = (batch_size, self.kernel_size - 1, self.width)
-        return {"inputs": ops.zeros(shape, self.compute_dtype)}
+    @property
+    def state_dtype(self) -> str:
+        return self.compute_dtype
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
@@ -163,12 +135,11 @@ class ShortConvolution(keras.layers.Layer):
         initial_state: Any = None,
         return_state: bool = False,
     ) -> Any:
-        self._check(inputs, mask, initial_state)
+        self.check_call(inputs, mask, initial_state)
         outputs = keras.KerasTensor(inputs.shape, self.compute_dtype)
-        if not return_state:
-            return outputs
-        shape = (inputs.shape[0], self.kernel_size - 1, inputs.shape[-1])
-        return outputs, {"inputs": keras.KerasTensor(shape, self.compute_dtype)}
+        if return_state:
+            return outputs, self.state_spec(inputs.shape[0])
+        return outputs
 
     def get_config(self) -> dict[str, Any]:
         return {

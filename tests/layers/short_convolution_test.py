@@ -230,7 +230,7 @@ def test_a_loop_carries_the_state():
 def bytes_kept(tensor):
     if keras.backend.backend() == "torch":
         return tensor.untyped_storage().nbytes()
-    return as_numpy(tensor).nbytes  # no views
+    return ops.convert_to_numpy(tensor).nbytes  # no views
 
 
 def test_a_state_keeps_no_other_steps_in_memory():
