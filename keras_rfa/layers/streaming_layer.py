@@ -22,12 +22,12 @@ class StreamingLayer(keras.layers.Layer):
         Args:
             batch: rows of the batch, `b`; `None` where they are not known.
         """
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass has others
 
     @property
     def state_dtype(self) -> str:
         """The dtype of the tensors of a state."""
-        raise NotImplementedError
+        raise NotImplementedError  # abstract: each subclass has others
 
     def build(self, input_shape: Any) -> None:
         check_shape("inputs", input_shape, batch=None, steps=None, width=None)
