@@ -1,5 +1,8 @@
 """Keras layers of linear-time attention, and transformer blocks around it."""
 
+from keras_rfa.layers.cached_softmax_attention import (
+    CachedSoftmaxAttention as CachedSoftmaxAttention,
+)
 from keras_rfa.layers.cross_random_feature_attention import (
     CrossRandomFeatureAttention as CrossRandomFeatureAttention,
 )

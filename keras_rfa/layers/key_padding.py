@@ -75,6 +75,23 @@ def mask_of(tensor: Tensor) -> Tensor | None:
     return _MASK(tensor)
 
 
+def real_span(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Tells where the padding at the ends of each row begins and ends.
+
+    Args:
+        mask: bool tensor of shape `(b, t)`, `True` at real steps.
+
+    Returns:
+        The first real step and the one after the last, int32 `(b,)`; twice 0
+        for a row without any.
+    """
+    steps = ops.shape(mask)[1]
+    index = ops.arange(1, steps + 1, dtype="int32")
+    end = ops.max(ops.where(mask, index, 0), axis=1)
+    first = steps - ops.max(ops.where(mask, steps + 1 - index, 0), axis=1)
+    return ops.minimum(first, end), end
+
+
 class _Mask(keras.layers.Layer):
     """Returns its mask. Where Keras keeps masks is not the same everywhere."""
 

@@ -3,7 +3,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_rfa.layers.key_padding import mask_of
+from keras_rfa.layers.key_padding import mask_of, real_span
 from keras_rfa.layers.streaming_layer import State, StreamingLayer
 from keras_rfa.ops.checks import check_positive
 
@@ -35,6 +35,9 @@ class ShortConvolution(StreamingLayer):
         initial_state: dict, the state that the layer returned for the part of
             the sequence before. Nothing is before it by default.
         return_state: bool. Whether to return the last state too.
+        ragged: bool. Whether the rows are parts of different lengths: padding
+            at either end of a row is then not there, so that the state before
+            stands just before the first real step.
 
     Output shape:
         As `inputs`, with their mask; with `return_state` a pair of it and the
@@ -91,6 +94,7 @@ class ShortConvolution(StreamingLayer):
         mask: Tensor | None = None,
         initial_state: State | None = None,
         return_state: bool = False,
+        ragged: bool = False,
     ) -> Any:
         mask = mask_of(inputs) if mask is None else mask
         self.check_call(inputs, mask, initial_state)
@@ -102,7 +106,8 @@ class ShortConvolution(StreamingLayer):
         if initial_state is None:
             initial_state = self.get_initial_state(batch)
         before = ops.cast(initial_state["inputs"], self.compute_dtype)
-        x = ops.concatenate([before, x], axis=1)
+        span = real_span(mask) if ragged and mask is not None else None
+        x = self._join(before, x, span)
         # Sums of shifted inputs, which XLA fuses to one loop: on processors
         # its convolutions of single entries take 2 to 40 times as long.
         outputs = inputs
@@ -112,10 +117,25 @@ class ShortConvolution(StreamingLayer):
             outputs = outputs + kernel[j] * x[:, first : first + steps]
         if not return_state:
             return outputs
+        last = x[:, steps:]
+        if span is not None:
+            index = span[1][:, None] + ops.arange(self.kernel_size - 1)
+            last = ops.take_along_axis(x, index[..., None], axis=1)
         # The shape for graphs that lost it, and a copy so that on torch the
         # last steps do not keep all the others in memory.
-        last = ops.reshape(x[:, steps:], (batch, *before.shape[1:]))
+        last = ops.reshape(last, (batch, self.kernel_size - 1, self.width))
         return outputs, {"inputs": ops.copy(last)}
+
+    def _join(self, before: Tensor, x: Tensor, span: Any) -> Tensor:
+        """Returns all steps, those before just before the first real one."""
+        if span is None:
+            return ops.concatenate([before, x], axis=1)
+        x = ops.pad(x, [[0, 0], [self.kernel_size - 1, 0], [0, 0]])
+        place = ops.arange(ops.shape(x)[1]) - span[0][:, None]
+        for j in range(self.kernel_size - 1):
+            here = ops.equal(place, j)[..., None]
+            x = ops.where(here, before[:, j, None], x)
+        return x
 
     def state_dimensions(self, batch: Any) -> dict[str, dict[str, Any]]:
         steps = self.kernel_size - 1
@@ -134,6 +154,7 @@ class ShortConvolution(StreamingLayer):
         mask: Any = None,
         initial_state: Any = None,
         return_state: bool = False,
+        ragged: bool = False,
     ) -> Any:
         self.check_call(inputs, mask, initial_state)
         outputs = keras.KerasTensor(inputs.shape, self.compute_dtype)

@@ -22,7 +22,8 @@ class SinusoidalPositions(keras.layers.Layer):
 
     Call arguments:
         inputs: Tensor of shape `(b, t, width)`.
-        start_index: int or int tensor, the position of the first step.
+        start_index: int or int tensor of shape `()` or, one for each row,
+            `(b,)`: the position of the first step.
 
     Output shape:
         As `inputs`.
@@ -50,14 +51,15 @@ class SinusoidalPositions(keras.layers.Layer):
     def call(self, inputs: Tensor, start_index: Any = 0) -> Tensor:
         steps, width = ops.shape(inputs)[1:]
         start_index = ops.cast(start_index, "int32")
-        position = ops.arange(steps, dtype="int32") + start_index
+        # `(t,)` or `(b, t)`
+        position = ops.arange(steps, dtype="int32") + start_index[..., None]
         exponents = np.arange(0, width, 2, dtype="float32") / width
         frequencies = ops.convert_to_tensor(
             self.max_wavelength**-exponents, dtype="float32"
         )
-        angle = ops.cast(position, "float32")[:, None] * frequencies
+        angle = ops.cast(position, "float32")[..., None] * frequencies
         waves = ops.concatenate([ops.sin(angle), ops.cos(angle)], axis=-1)
-        return inputs + ops.cast(waves[None, :, :width], inputs.dtype)
+        return inputs + ops.cast(waves[..., :width], inputs.dtype)
 
     def compute_output_shape(self, input_shape: Any, *_: Any) -> Any:
         return input_shape

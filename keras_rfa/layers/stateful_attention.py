@@ -54,7 +54,7 @@ class StatefulAttention(MultiHeadProjections):
                 f"Received: batch size {batch_size}"
             )
         self.carried_state = CarriedState(
-            self._new_sequences(batch_size), name="carried_state"
+            self._new_sequences(batch_size), batch_size, name="carried_state"
         )
 
     def check_call(self, query: Any, value: Any, **options: Any) -> None:

@@ -1,3 +1,4 @@
+import inspect
 from typing import Any
 
 import keras
@@ -185,13 +186,24 @@ class TransformerDecoder(TransformerBlock):
             )
 
     def get_initial_state(
-        self, batch_size: Any, training: bool | None = None
+        self,
+        batch_size: Any,
+        training: bool | None = None,
+        max_length: int | None = None,
     ) -> Any:
-        """Returns the state of a self-attention that has read nothing."""
+        """Returns the state of a self-attention that has read nothing.
+
+        Args:
+            batch_size: int. Rows of the batch, `b`.
+            training: bool. Whether to draw the matrices of later calls.
+            max_length: int. Steps to make room for, where a state grows.
+        """
         self.check_state(self.self_attention)
-        return {
-            "self": self.self_attention.get_initial_state(batch_size, training)
-        }
+        get_initial_state = self.self_attention.get_initial_state
+        sizes = {}
+        if "max_length" in inspect.signature(get_initial_state).parameters:
+            sizes["max_length"] = max_length
+        return {"self": get_initial_state(batch_size, training, **sizes)}
 
     def compute_output_shape(
         self, inputs_shape: Any, memory_shape: Any = None

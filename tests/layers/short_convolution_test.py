@@ -121,6 +121,26 @@ def test_parts_give_the_outputs_of_the_whole(kernel_size, policy):
     assert state["inputs"].shape == (3, kernel_size - 1, 4)
 
 
+@pytest.mark.parametrize("kernel_size", SIZES)
+def test_padding_at_the_ends_of_a_ragged_part_is_not_there(kernel_size):
+    layer = built(kernel_size)
+    whole, last = layer(X[:, :6], return_state=True)
+    # Two real steps, three, none and one, each beside padding.
+    parts = ([0, 1, 1, 0, 0], [0, 0, 1, 1, 1], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0])
+    state, outputs, at = layer.get_initial_state(3), [], 0
+    for part in parts:
+        mask = np.array([part] * 3, bool)
+        x = np.full((3, 5, 4), np.nan, "float32")
+        x[mask] = X[:, at : at + sum(part)].reshape(-1, 4)
+        at += sum(part)
+        y, state = layer(
+            x, mask=mask, initial_state=state, return_state=True, ragged=True
+        )
+        outputs.append(as_numpy(y)[mask].reshape(3, -1, 4))
+    assert_close("outputs", np.concatenate(outputs, 1), as_numpy(whole), 1e-6)
+    assert_close("state", state["inputs"], as_numpy(last["inputs"]), 0)
+
+
 def test_states_in_a_functional_model():
     x = keras.Input((None, 4))
     layer = ShortConvolution(3)

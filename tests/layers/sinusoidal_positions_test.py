@@ -32,6 +32,10 @@ def test_a_sequence_may_begin_anywhere():
     x = np.zeros((1, 5, 6), "float32")
     actual = call(x, np.asarray(1000, "int32"))[0]
     assert_close("outputs", actual, waves(np.arange(1000, 1005), 6))
+    x = np.zeros((2, 5, 6), "float32")
+    actual = call(x, np.asarray([7, -2], "int32"))
+    for row, start in zip(actual, (7, -2), strict=True):
+        assert_close("rows", row, waves(np.arange(start, start + 5), 6))
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
