@@ -1,11 +1,14 @@
 """Attention layers by name, so that any two can stand in the same block."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import keras
 
 from keras_rfa.layers import (
+    CachedSoftmaxAttention,
+    CrossRandomFeatureAttention,
     GatedRandomFeatureAttention,
     RandomFeatureAttention,
     RandomProjectionPool,
@@ -20,6 +23,7 @@ def make_attention(
     key_dim: int,
     name: str,
     options: dict[str, Any] | None = None,
+    role: str = "encoder",
 ) -> keras.layers.Layer:
     """Builds the attention layer of a block.
 
@@ -33,6 +37,11 @@ def make_attention(
     | `"linear"`           | `RandomFeatureAttention`, elu + 1                 |
     | `"softmax"`          | `keras.layers.MultiHeadAttention`                 |
 
+    The layers of the role `"self"`, in a decoder, keep a state: there
+    `"softmax"` is `CachedSoftmaxAttention`, and in the role `"cross"`, where
+    nothing is gated, `CrossRandomFeatureAttention` stands for
+    `RandomFeatureAttention`.
+
     Args:
         attention: a name from the table, or a callable
             `(num_heads, key_dim, name, **options) -> layer`.
@@ -40,21 +49,23 @@ def make_attention(
         key_dim: int. Width of a head.
         name: string. The name of the layer.
         options: dict. Further arguments of the layer.
+        role: string, one of `"encoder"`, `"self"` and `"cross"`.
 
     Returns:
         A layer that is called as `keras.layers.MultiHeadAttention` is.
 
     Raises:
-        ValueError: if the name is not in the table.
+        ValueError: if the name is not in the table, or not for the role.
     """
     if isinstance(attention, str):
-        if attention not in ATTENTIONS:
+        names = ROLES[role]
+        if attention not in names:
             raise ValueError(
-                f"`attention` must be one of {sorted(ATTENTIONS)}, or a "
-                "callable (num_heads, key_dim, name) -> layer. "
+                f"`attention` must be one of {sorted(names)} in the role "
+                f"{role!r}, or a callable (num_heads, key_dim, name) -> layer. "
                 f"Received: attention={attention!r}"
             )
-        attention = ATTENTIONS[attention]
+        attention = names[attention]
     return attention(num_heads, key_dim, name=name, **(options or {}))
 
 
@@ -67,6 +78,7 @@ def _with(layer: AttentionBuilder, feature_map: str) -> AttentionBuilder:
 
 
 def _performer(
+    layer: AttentionBuilder,
     num_heads: int,
     key_dim: int,
     num_features: int = 64,
@@ -77,16 +89,33 @@ def _performer(
         num_heads, num_features, key_dim, orthogonal=True, seed=seed
     )
     options = {"projection_pool": pool, "seed": seed, **options}
-    build = _with(RandomFeatureAttention, "positive")
+    build = _with(layer, "positive")
     return build(num_heads, key_dim, **options)
 
 
-ATTENTIONS: dict[str, AttentionBuilder] = {
-    "linear": _with(RandomFeatureAttention, "elu"),
-    "performer": _performer,
-    "rfa": _with(RandomFeatureAttention, "gaussian"),
-    "rfa_arccos": _with(RandomFeatureAttention, "arccos"),
+def _ungated(layer: AttentionBuilder) -> dict[str, AttentionBuilder]:
+    return {
+        "linear": _with(layer, "elu"),
+        "performer": functools.partial(_performer, layer),
+        "rfa": _with(layer, "gaussian"),
+        "rfa_arccos": _with(layer, "arccos"),
+    }
+
+
+_GATED = {
     "rfa_gated": _with(GatedRandomFeatureAttention, "gaussian"),
     "rfa_gated_arccos": _with(GatedRandomFeatureAttention, "arccos"),
+}
+ATTENTIONS: dict[str, AttentionBuilder] = {
+    **_ungated(RandomFeatureAttention),
+    **_GATED,
     "softmax": keras.layers.MultiHeadAttention,
+}
+ROLES: dict[str, dict[str, AttentionBuilder]] = {
+    "encoder": ATTENTIONS,
+    "self": {**ATTENTIONS, "softmax": CachedSoftmaxAttention},
+    "cross": {
+        **_ungated(CrossRandomFeatureAttention),
+        "softmax": CachedSoftmaxAttention,
+    },
 }

@@ -2,14 +2,13 @@ from typing import Any
 
 import keras
 
-from keras_rfa.layers import (
-    ShortConvolution,
-    SinusoidalPositions,
-    TransformerDecoder,
-    TransformerEncoder,
+from keras_rfa.models.attention import AttentionBuilder
+from keras_rfa.models.token_layers import (
+    blocks,
+    check_sizes,
+    embed,
+    make_embedding,
 )
-from keras_rfa.models.attention import AttentionBuilder, make_attention
-from keras_rfa.ops.checks import check_positive
 
 
 def document_encoder(
@@ -71,49 +70,26 @@ def document_encoder(
     >>> model(keras.ops.ones((2, 1000), "int32")).shape
     (2, 1000, 64)
     """
-    vocabulary_size = check_positive("vocabulary_size", vocabulary_size)
-    num_layers = check_positive("num_layers", num_layers)
-    hidden_dim = check_positive("hidden_dim", hidden_dim)
-    num_heads = check_positive("num_heads", num_heads)
-    convolution = check_positive("convolution", convolution)
-    if hidden_dim % num_heads:
-        raise ValueError(
-            "`hidden_dim` must be a multiple of `num_heads`. "
-            f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
-        )
-    ids = keras.Input((None,), dtype="int32", name="token_ids")
-    # Small weights made larger: beside positions of size 1 tokens count from
-    # the beginning, and steps of an optimizer like Adam reach far enough.
-    x = keras.layers.Embedding(
-        vocabulary_size,
+    check_sizes(
         hidden_dim,
-        mask_zero=True,
-        embeddings_initializer=keras.initializers.RandomNormal(
-            stddev=hidden_dim**-0.5
-        ),
-        name="embedding",
-    )(ids)
-    x = keras.layers.Rescaling(hidden_dim**0.5, name="embedding_scale")(x)
-    x = SinusoidalPositions(name="positions")(x)
-    x = keras.layers.Dropout(dropout, name="embedding_dropout")(x)
-    if convolution > 1:
-        x = ShortConvolution(convolution, name="convolution")(x)
-    block = TransformerDecoder if causal else TransformerEncoder
-    for i in range(num_layers):
-        options = dict(attention_options or {})
-        if options.get("seed") is not None:  # not the same draws in each
-            options["seed"] += i
-        x = block(
-            make_attention(
-                attention,
-                num_heads,
-                hidden_dim // num_heads,
-                name="attention",
-                options=options,
-            ),
-            intermediate_dim,
-            dropout=dropout,
-            name=f"block_{i}",
-        )(x)
-    x = keras.layers.LayerNormalization(epsilon=1e-5, name="norm")(x)
+        num_heads,
+        vocabulary_size=vocabulary_size,
+        num_layers=num_layers,
+        convolution=convolution,
+    )
+    ids = keras.Input((None,), dtype="int32", name="token_ids")
+    embedding = make_embedding(
+        keras.layers.Embedding, vocabulary_size, hidden_dim
+    )
+    x = embed(ids, embedding, dropout, convolution)
+    x = blocks(
+        x,
+        num_layers,
+        num_heads,
+        {"encoder": attention},
+        {"encoder": attention_options},
+        causal=causal,
+        intermediate_dim=intermediate_dim,
+        dropout=dropout,
+    )
     return keras.Model(ids, x, name=name)
