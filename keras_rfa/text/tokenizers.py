@@ -18,6 +18,7 @@ class _Tokenizer:
     vocabulary_size: int
     _tokenize: Any
     _detokenize: Any
+    _join: Any
 
     def __init__(self, max_length: int | None = None) -> None:
         if max_length is not None:
@@ -40,6 +41,31 @@ class _Tokenizer:
                 f"`ids` must be in [0, {self.vocabulary_size}). Received: {ids}"
             )
         return [self._detokenize([int(i) for i in row if i]) for row in rows]
+
+    def to_text(self, ids: Any) -> Any:
+        """Returns the texts of ids, also in `tf.function` and SavedModels.
+
+        They are those of `detokenize`. Padding is left out, wherever it is.
+
+        Args:
+            ids: integer tensor or array `(t,)` or `(b, t)`. Ids that the
+                tokenizer does not have are an error of the whole batch.
+
+        Returns:
+            A TensorFlow tensor of strings, `()` or `(b,)`.
+        """
+        tf = import_late("tensorflow")
+        ids = tf.cast(tf.convert_to_tensor(ids), tf.int32)
+        if ids.shape.rank not in (1, 2):
+            raise ValueError(
+                "`ids` must have the shape (t,) or (b, t). Received: shape "
+                f"{ids.shape}"
+            )
+        is_known = (ids >= 0) & (ids < self.vocabulary_size)
+        message = f"`ids` must be in [0, {self.vocabulary_size})."
+        check = tf.debugging.Assert(tf.reduce_all(is_known), [message, ids])
+        with tf.control_dependencies([] if check is None else [check]):
+            return self._join(ids)
 
     def get_config(self) -> dict[str, Any]:
         return {"max_length": self.max_length}
@@ -91,6 +117,12 @@ class ByteTokenizer(_Tokenizer):
 
     def _detokenize(self, ids: list[int]) -> str:
         return bytes(i - 1 for i in ids).decode("utf-8", errors="replace")
+
+    def _join(self, ids: Any) -> Any:
+        tf = import_late("tensorflow")
+        table = tf.constant([b"", *(bytes([i]) for i in range(256))])
+        texts = tf.strings.reduce_join(tf.gather(table, ids), axis=-1)
+        return tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", "replace")
 
 
 @keras.saving.register_keras_serializable(package="keras_rfa")
@@ -188,6 +220,14 @@ class WordpieceTokenizer(_Tokenizer):
     def _detokenize(self, ids: list[int]) -> str:
         text = " ".join(self.vocabulary[i] for i in ids)
         return text.replace(" ##", "").removeprefix("##")
+
+    def _join(self, ids: Any) -> Any:
+        tf = import_late("tensorflow")
+        # Each piece with the space before it.
+        pieces = [f" {piece}".replace(" ##", "") for piece in self.vocabulary]
+        table = tf.constant(["", *pieces[1:]])
+        texts = tf.strings.reduce_join(tf.gather(table, ids), axis=-1)
+        return tf.strings.regex_replace(texts, "^ ", "", replace_global=False)
 
 
 def _to_strings(texts: Any) -> Any:
