@@ -122,15 +122,16 @@ class CachedSoftmaxAttention(MultiHeadProjections):
         return_state: bool = False,
     ) -> Any:
         self.check_call(query, value, use_causal_mask, initial_state)
-        state, first = initial_state, None
+        state: State = initial_state or {}
+        first: Tensor = 0  # the slot of the first query
         if value is not None:
             mask = key_padding(value, value_mask, key_mask, attention_mask)
-            state, first = self._memory(value, key, mask), 0
+            state = self._memory(value, key, mask)
             if initial_state is not None:
                 first = initial_state["steps"][0]
                 state = _append(initial_state, state, first)
         visible = state["mask"][:, None, None]
-        if use_causal_mask and first is not None:
+        if use_causal_mask and value is not None:
             earlier = _earlier(state["mask"], ops.shape(query)[1], first)
             visible = ops.logical_and(visible, earlier)
         q = _split(self.into_heads(self.query_dense, query))

@@ -113,7 +113,7 @@ def language_model(
     attention_options: dict[str, Any] | None = None,
     dropout: float = 0.1,
     convolution: int = 1,
-    positions: bool = True,
+    positions: bool | None = None,
     normalize_first: bool = True,
     stateful: bool = False,
     batch_size: int | None = None,
@@ -121,8 +121,8 @@ def language_model(
 ) -> LanguageModel:
     """Builds a model from token ids to the logits of the next ones.
 
-    Embeddings and sinusoidal positions, `num_layers` causal blocks, a last
-    normalisation, and logits by the weights of the embedding. Ids are not
+    Embeddings and positions, `num_layers` causal blocks, a last normalisation,
+    and logits by the weights of the embedding. Ids are not
     checked inside of the compiled model; see
     `keras_rfa.models.check_token_ids`.
 
@@ -143,9 +143,9 @@ def language_model(
             of each sublayer.
         convolution: int. Tokens that a `ShortConvolution` before the blocks
             joins, each with those just before it; 1 for no such layer.
-        positions: bool. Whether to add sinusoidal positions. Gates and
-            convolutions tell the order without, and a model without reads
-            beyond the length that it was trained with.
+        positions: bool. Whether to add sinusoidal positions. By default to all
+            but the gated attentions: gates tell the order, and a model without
+            positions reads on beyond the length that it was trained with.
         normalize_first: bool. Whether blocks normalise what enters a sublayer
             rather than the sum that leaves it.
         stateful: bool. Whether a batch continues the rows of the batch before,
@@ -197,6 +197,8 @@ def language_model(
             "A stateful model needs an attention whose state does not grow. "
             "Choose another one. Received: attention='softmax'"
         )
+    if positions is None:
+        positions = attention not in ("rfa_gated", "rfa_gated_arccos")
     ids = keras.Input(
         (None,), batch_size=batch_size, dtype="int32", name="token_ids"
     )

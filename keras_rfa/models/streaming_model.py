@@ -50,8 +50,8 @@ class StreamingModel(keras.Model):
         Returns:
             Logits `(b, t, vocabulary_size)`, float32, and the next state.
         """
+        token_ids = ops.cast(ops.convert_to_tensor(token_ids), "int32")
         check_shape("token_ids", token_ids, batch=None, steps=None)
-        token_ids = ops.cast(token_ids, "int32")
         state = tree.map_structure(ops.convert_to_tensor, state)
         rows = {"batch": token_ids.shape[0]}
         check_shape('state["position"]', state["position"], **rows)

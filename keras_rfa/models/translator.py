@@ -49,8 +49,8 @@ class Translator(StreamingModel):
             dict, as `call_with_state` takes and gives it. Its size does not
             depend on the source, but for softmax attention.
         """
+        source = ops.cast(ops.convert_to_tensor(source), "int32")
         check_shape("source", source, batch=None, steps=None)
-        source = ops.cast(source, "int32")
         mask = ops.not_equal(source, 0)
         memory = source
         for layer in self.encoder_layers():
@@ -201,7 +201,7 @@ def translator(
             hidden_dim,
             name="target_embedding",
         )
-    block_arguments = {
+    block_arguments: dict[str, Any] = {
         "intermediate_dim": intermediate_dim,
         "dropout": dropout,
         "normalize_first": normalize_first,

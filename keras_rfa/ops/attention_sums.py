@@ -79,6 +79,9 @@ def attention_sums(
         check_state(initial_state, batch, heads, width, value.shape[-1])
     q = _sum_form(query_features)
     keys = _entering(key_features, value, gate_logits, key_mask, key_weight)
+    if causal and initial_state is not None and value.shape[1] == 1:
+        state = _after_step(keys, initial_state)
+        return read_sums(query_features, state), state
     if causal:
         return _up_to_each(q, keys, initial_state, chunk_size)
     if gate_logits is None:
@@ -104,10 +107,18 @@ def read_sums(query_features: Tensor, state: State) -> Sums:
         heads=heads,
         m=width,
     )
-    matrix, weight = _from_state(state)
-    q = _sum_form(query_features)
-    sums = ops.matmul(q, ops.swapaxes(matrix, -1, -2))
-    return Sums(sums, ops.expand_dims(weight, -1))
+    # In the layout of the state, which is read at every step of a decoder and
+    # is much larger than what is read from it.
+    q = ops.transpose(ops.cast(query_features, SUM_DTYPE), (0, 2, 1, 3))
+    sums = ops.concatenate(
+        [
+            ops.matmul(q, state["s"]),
+            ops.matmul(q, ops.expand_dims(state["z"], -1)),
+        ],
+        axis=-1,
+    )
+    weight = ops.expand_dims(ops.transpose(state["weight"]), -1)
+    return Sums(ops.transpose(sums, (1, 0, 2, 3)), weight)
 
 
 def state_of_keys(
@@ -180,6 +191,23 @@ def _up_to_each(
     )
     weight, last = causal_weights(*keys[2:], initial_weight, chunk_size)
     return Sums(sums, weight), _to_state(matrix, last)
+
+
+def _after_step(keys: _Keys, state: State) -> State:
+    """Returns the state after a single step, by the recurrence itself.
+
+    In its own layout, so that a compiler of a loop can write it in place.
+    """
+    k, v, weight = (ops.swapaxes(x[:, :, 0], 0, 1) for x in keys[:3])
+    v = ops.expand_dims(v[..., :-1], -2)
+    s, z, c = state["s"], state["z"], state["weight"]
+    if keys.log_gate is not None:
+        gate = ops.exp(ops.transpose(keys.log_gate[:, :, 0]))
+        s = ops.expand_dims(gate, (-2, -1)) * s
+        z = ops.expand_dims(gate, -1) * z
+        c = gate * c
+    s = s + ops.expand_dims(k, -1) * v
+    return {"s": s, "z": z + k, "weight": c + weight}
 
 
 def _on_both_sides(q: Tensor, keys: _Keys, chunk_size: int) -> Sums:

@@ -60,7 +60,7 @@ def read(built, blocks, batch_size=3, max_length=30):
     [
         *({"attention": name} for name in (*ATTENTIONS, own_attention)),
         {"convolution": 3},
-        {"positions": False},
+        {"positions": True},
         {"normalize_first": False, "attention": "rfa"},
     ],
     ids=str,
@@ -70,8 +70,8 @@ def test_parts_give_the_logits_of_the_whole(arguments):
     assert built.input_shape == (None, None)
     assert built.output_shape == (None, None, TOKENS)
     whole = as_numpy(built(IDS))
-    blocks = np.split(IDS, [4, 5, 6], axis=1)
-    logits, state = read(built, blocks)
+    first, *others = np.split(IDS, [4, 5, 6], axis=1)
+    logits, state = read(built, [first.tolist(), *others])
     assert_close("parts", np.concatenate(logits, axis=1), whole, 1e-5)
     np.testing.assert_array_equal(as_numpy(state["position"]), [11] * 3)
     assert np.abs(whole[0] - whole[1]).max() > 1e-2

@@ -60,7 +60,9 @@ def test_parts_give_the_logits_of_the_whole(arguments):
     built = model(**arguments)
     whole = call(built, SOURCE, TARGET)
     assert whole.shape == (3, 6, 20)
-    parts, state = read(built, SOURCE, *np.split(TARGET, [3, 4], axis=1))
+    parts, state = read(
+        built, SOURCE.tolist(), *np.split(TARGET, [3, 4], axis=1)
+    )
     assert_close("parts", parts, whole, 1e-5)
     assert all(tensor.shape[0] == 3 for tensor in tree.flatten(state))
     other = call(built, SOURCE[::-1], TARGET)
