@@ -57,14 +57,14 @@ def jax(session: nox.Session) -> None:
 @nox.session
 def tensorflow(session: nox.Session) -> None:
     """Layers, contract, text, export and examples on TensorFlow."""
-    session.install("-e", ".[tensorflow,examples,onnx,test]", *RUNTIMES)
+    session.install("-e", ".[tensorflow,onnx,translation,test]", *RUNTIMES)
     run_tests(session, "tensorflow", "tests")
 
 
 @nox.session
 def serving(session: nox.Session) -> None:
     """Text, export and examples on JAX, and files that change the backend."""
-    session.install("-e", ".[jax,examples,test]", TORCH)
+    session.install("-e", ".[jax,translation,test]", TORCH)
     run_tests(session, "jax", SERVING)
 
 

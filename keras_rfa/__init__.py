@@ -2,6 +2,7 @@
 
 from keras_rfa import callbacks as callbacks
 from keras_rfa import export as export
+from keras_rfa import generation as generation
 from keras_rfa import layers as layers
 from keras_rfa import models as models
 from keras_rfa import ops as ops
