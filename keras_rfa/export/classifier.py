@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from keras_rfa.export import graphs
 from keras_rfa.export.new_directory import new_directory
 from keras_rfa.export.serving_model import as_tensorflow, clone_for_serving
 from keras_rfa.models.classifier_model import check_classifier, vocabulary_size
@@ -85,8 +86,7 @@ def export_classifier(
     >>> served = tf.saved_model.load("exported")
     >>> served.signatures["serving_default"](text=tf.constant(["Splendid."]))
     """
-    _check_backend()
-    tf = _import_tensorflow()
+    tf = graphs.import_tensorflow()
     check_classifier(model, tokenizer, class_names)
     with new_directory(path, overwrite=overwrite) as directory:
         logits, variables = as_tensorflow(tf, clone_for_serving(model))
@@ -96,9 +96,7 @@ def export_classifier(
 
         def classify(token_ids: Tensor) -> dict[str, Tensor]:
             token_ids = token_ids[:, :max_length]
-            if limit is not None:
-                message = f"`token_ids` must be from 0 to {limit - 1}"
-                token_ids = _in_range(tf, token_ids, limit - 1, message)
+            token_ids = graphs.ids_in_range(tf, token_ids, limit)
             scores = logits(token_ids)
             rows = tf.shape(scores)[0]
             outputs = {"class_names": tf.tile(names[None], [rows, 1])}
@@ -110,83 +108,25 @@ def export_classifier(
                 "label": tf.gather(names, tf.argmax(scores, axis=-1)),
             }
 
-        def classify_ids(
-            token_ids: Tensor, lengths: Tensor
-        ) -> dict[str, Tensor]:
-            rows, steps = tf.shape(token_ids)[0], tf.shape(token_ids)[1]
-            message = "`lengths` must have an entry for each row of `token_ids`"
-            fits = tf.equal(tf.size(lengths), rows)
-            lengths = _if_true(tf, fits, lengths, [message])
-            message = "`lengths` must be from 0 to the columns of `token_ids`"
-            lengths = _in_range(tf, lengths, steps, message)
-            is_real = tf.sequence_mask(lengths, steps)
-            return module.classify(tf.where(is_real, token_ids, 0))
-
-        def classify_text(text: Tensor) -> dict[str, Tensor]:
-            return module.classify(tokenizer(text))
-
-        def graph(function: Any, **inputs: Any) -> Any:
-            specs = [
-                tf.TensorSpec(shape, dtype, name)
-                for name, (shape, dtype) in inputs.items()
-            ]
-            return tf.function(function, input_signature=specs, autograph=False)
-
-        module = tf.Module()
-        module.variables_of_the_model = variables
         ids = ((None, None), tf.int32)
-        module.classify = graph(classify, token_ids=ids)
-        module.token_ids = graph(
-            classify_ids, token_ids=ids, lengths=((None,), tf.int32)
+        shared = tf.function(
+            classify,
+            input_signature=[tf.TensorSpec(*ids, "token_ids")],
+            autograph=False,
         )
-        module.text = graph(classify_text, text=((None,), tf.string))
-        tf.saved_model.save(
-            module,
-            directory,
-            signatures={
-                "serving_default": module.text,
-                "token_ids": module.token_ids,
-            },
-            # Nobody trains what is served.
-            options=tf.saved_model.SaveOptions(
-                experimental_custom_gradients=False
+
+        def classify_ids(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+            return shared(graphs.real_ids(tf, **inputs))
+
+        def classify_text(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+            return shared(tokenizer(inputs["text"]))
+
+        signatures = {
+            "serving_default": graphs.graph(
+                tf, classify_text, text=((None,), tf.string)
             ),
-        )
-
-
-def _in_range(tf: Any, values: Tensor, largest: Any, message: str) -> Tensor:
-    """Returns the values, outside of `[0, largest]` as an error."""
-    is_valid = tf.reduce_all((values >= 0) & (values <= largest))
-    smallest, greatest = tf.reduce_min(values), tf.reduce_max(values)
-    received = ["Received: smallest and largest", smallest, greatest]
-    return _if_true(tf, is_valid, values, [message, *received])
-
-
-def _if_true(
-    tf: Any, condition: Tensor, values: Tensor, message: Any
-) -> Tensor:
-    """Returns the values, which nothing uses before the check."""
-    check = tf.raw_ops.Assert(condition=condition, data=message)
-    with tf.control_dependencies([check]):
-        return tf.identity(values)
-
-
-def _check_backend() -> None:
-    if keras.backend.backend() not in ("tensorflow", "jax"):
-        raise ValueError(
-            "SavedModels are written from the TensorFlow and JAX backends. "
-            "Save the model with `model.save('model.keras')`, and load and "
-            "export it with KERAS_BACKEND=tensorflow. "
-            f"Received: backend {keras.backend.backend()!r}"
-        )
-
-
-def _import_tensorflow() -> Any:
-    try:
-        import tensorflow
-    except ImportError as error:
-        raise ImportError(
-            "Writing a SavedModel needs TensorFlow, whatever the backend. "
-            'Install it with `pip install "keras_rfa[tensorflow]"`.'
-        ) from error
-    return tensorflow
+            "token_ids": graphs.graph(
+                tf, classify_ids, token_ids=ids, lengths=((None,), tf.int32)
+            ),
+        }
+        graphs.save(tf, directory, variables, signatures)

@@ -49,9 +49,15 @@ def _for_serving(config: Any) -> Any:
     if config.get("class_name") == "DTypePolicy":
         config["config"]["name"] = "float32"
     if str(config.get("registered_name")).startswith("keras_rfa>"):
+        settings = config["config"]
+        if settings.get("stateful") and "layers" in settings:
+            # Only the state of a model is one of so many rows.
+            for layer in settings["layers"]:
+                if "batch_shape" in layer["config"]:
+                    layer["config"]["batch_shape"][0] = None
         for name, value in (("pool_size", 1), ("stateful", False)):
-            if name in config["config"]:
-                config["config"][name] = value
+            if name in settings:
+                settings[name] = value
     return config
 
 
@@ -65,36 +71,73 @@ def as_tensorflow(
         model: a model from token ids `(b, t)`, of the TensorFlow or the JAX
             backend.
     """
+    convert, variables = converter(tf, model)
+    call = convert(lambda ids: model(ids, training=False), ["(batch, length)"])
     if keras.backend.backend() == "tensorflow":
-        variables = [weight.value for weight in model.weights]
-        return lambda token_ids: model(token_ids, training=False), variables
-
-    from jax.experimental import jax2tf
-
-    def stateless(weights: tuple[list[Any], list[Any]], ids: Any) -> Any:
-        # Keras' own export also writes back what a call returns as state.
-        logits, _ = model.stateless_call(*weights, ids, training=False)
-        return logits
-
-    weights = (
-        [tf.Variable(v) for v in _arrays(model.trainable_variables)],
-        [tf.Variable(v) for v in _arrays(model.non_trainable_variables)],
-    )
-    converted = jax2tf.convert(
-        stateless,
-        polymorphic_shapes=[None, "(batch, length)"],
-        native_serialization_platforms=("cpu", "cuda", "tpu"),
-        with_gradient=False,
-    )
+        return call, variables
 
     def logits(token_ids: Tensor) -> Tensor:
         # A size that JAX does not know is at least 1.
         rows, length = tf.shape(token_ids)[0], tf.shape(token_ids)[1]
         missing = [[0, tf.maximum(1 - size, 0)] for size in (rows, length)]
-        return converted(weights, tf.pad(token_ids, missing))[:rows]
+        return call(tf.pad(token_ids, missing))[:rows]
 
-    return logits, [*weights[0], *weights[1]]
+    return logits, variables
 
 
-def _arrays(variables: list[Any]) -> list[Any]:
-    return [keras.ops.convert_to_numpy(variable) for variable in variables]
+def converter(
+    tf: Any, model: keras.Model
+) -> tuple[Callable[..., Callable[..., Any]], list[Any]]:
+    """Returns what makes functions of TensorFlow, and the variables they read.
+
+    Args:
+        tf: the module TensorFlow.
+        model: a model of the TensorFlow or the JAX backend.
+
+    Returns:
+        A function, and the variables of the model. The function takes another
+        one, that computes with tensors of the backend and with the model, and
+        the shapes of its arguments, such as `"(batch, 4, length)"`. On JAX,
+        sizes that are named must be at least 1.
+    """
+    if keras.backend.backend() == "tensorflow":
+        variables = [weight.value for weight in model.weights]
+        return lambda function, shapes: function, variables
+
+    from jax.experimental import jax2tf
+
+    weights = [
+        tf.Variable(keras.ops.convert_to_numpy(variable))
+        for variable in model.variables
+    ]
+
+    def convert(
+        function: Callable[..., Any], shapes: list[str]
+    ) -> Callable[..., Any]:
+        def stateless(values: list[Any], *tensors: Any) -> Any:
+            # Keras' own export also writes back what a call changes.
+            mapping = zip(model.variables, values, strict=True)
+            with keras.StatelessScope(mapping):
+                return function(*tensors)
+
+        converted = jax2tf.convert(
+            stateless,
+            polymorphic_shapes=[None, *shapes],
+            native_serialization_platforms=("cpu", "cuda", "tpu"),
+            with_gradient=False,
+        )
+        return lambda *tensors: converted(weights, *tensors)
+
+    return convert, weights
+
+
+def shapes_of(function: Callable[[Tensor], Any], tensor: Any) -> Any:
+    """Returns what a function gives, or only the shapes and dtypes of that.
+
+    JAX computes nothing for it, which would be compiled operation by operation.
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.eval_shape(function, tensor)
+    return function(tensor)
