@@ -270,9 +270,8 @@ def _examine(
             "The tensors of a state need names that differ when their keys are "
             f"joined. Received: {names}"
         )
-    ids = np.ones((2, 1), "int32")
     logits = shapes_of(
-        lambda ids: model.call_with_state(ids, begin(ids), training=False)[0],
-        ids,
+        lambda ids: model.call_with_state(ids[:, :1], begin(ids))[0],
+        np.ones((2, 3), "int32"),
     )
     return entries, int(logits.shape[-1])

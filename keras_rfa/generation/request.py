@@ -50,7 +50,8 @@ class Request:
         """Returns values for the variables of the sampler."""
         variables = self.sampler.variables
         if self.seed is None:
-            return [variable.value for variable in variables]
+            # Copies: TensorFlow would hand on the variables themselves.
+            return [ops.copy(variable.value) for variable in variables]
         return [
             ops.convert_to_tensor(
                 [(self.seed + i * 1_000_003) % 2**31, 0], dtype=variable.dtype

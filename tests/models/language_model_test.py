@@ -58,12 +58,12 @@ def read(built, blocks, batch_size=3, max_length=30):
 @pytest.mark.parametrize(
     "arguments",
     [
-        *({"attention": name} for name in (*ATTENTIONS, own_attention)),
+        *(pytest.param({"attention": name}, id=name) for name in ATTENTIONS),
+        pytest.param({"attention": own_attention}, id="own"),
         {"convolution": 3},
         {"positions": True},
         {"normalize_first": False, "attention": "rfa"},
     ],
-    ids=str,
 )
 def test_parts_give_the_logits_of_the_whole(arguments):
     built = perturbed(**arguments)
