@@ -14,6 +14,7 @@ the translations of the nearest training sentences, and writes one folder:
 
     model.keras             the Keras model
     sentencepiece.model     the vocabulary
+    exported/               a SavedModel from texts to translations, greedy
     translations.tsv        source, reference and translation of the test set
     results.json            all figures, and the options
     training.png, bleu.png
@@ -47,7 +48,14 @@ from translation_report import (
     print_bleu,
     write_translations,
 )
-from translation_training import PairBatches, boundaries, fit, padded
+from translation_training import (
+    PairBatches,
+    boundaries,
+    export,
+    fit,
+    padded,
+    save,
+)
 
 import keras_rfa
 from keras_rfa.export import new_directory
@@ -120,6 +128,8 @@ def learn_to_translate(
         "compiling and validation"
     )
     save(model, output / "model.keras")
+    if keras.backend.backend() != "torch":
+        export(model, tokenizer, output / "exported", options)
 
     announce("Translate the test sentences")
     sources, references = corpus.test
@@ -309,12 +319,6 @@ def translate(
     compiled = [x for x in speeds if not x[0]] or speeds
     _, tokens, seconds = zip(*compiled, strict=True)
     return Translations(found, float(sum(tokens) / sum(seconds)))
-
-
-def save(model: keras.Model, path: pathlib.Path) -> None:
-    """Writes a model without optimizer, loss and metrics."""
-    model.save(path)
-    keras.models.load_model(path, compile=False).save(path)
 
 
 def announce(message: str) -> None:

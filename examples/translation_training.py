@@ -1,4 +1,4 @@
-"""Training a translator: batches of pairs, and what is minimised."""
+"""Training a translator: batches of pairs, what is minimised, and files."""
 
 import argparse
 import pathlib
@@ -12,6 +12,8 @@ from keras import ops
 from progress import DocumentCount, Progress
 
 from keras_rfa.callbacks import BackupAndResume
+from keras_rfa.export import export_translator
+from keras_rfa.text import SentencePieceTokenizer
 
 Array = np.ndarray
 SHORTEST = 16  # tokens; the other lengths of batches are its doubles
@@ -242,4 +244,29 @@ def fit(
         callbacks=[*callbacks, count],
         shuffle=False,  # the batches come shuffled
         verbose=1 if progress.interactive else 0,
+    )
+
+
+def save(model: keras.Model, path: pathlib.Path) -> None:
+    """Writes a model without optimizer, loss and metrics."""
+    model.save(path)
+    keras.models.load_model(path, compile=False).save(path)
+
+
+def export(
+    model: keras.Model,
+    tokenizer: SentencePieceTokenizer,
+    path: pathlib.Path,
+    options: argparse.Namespace,
+) -> None:
+    """Writes a SavedModel that cuts sources, and ends, as training did."""
+    cut = SentencePieceTokenizer(
+        tokenizer.model, options.max_length, add_end=True
+    )
+    export_translator(
+        model,
+        path,
+        source_tokenizer=cut,
+        target_tokenizer=tokenizer,
+        max_length=2 * options.max_length,
     )

@@ -125,8 +125,8 @@ def test_without_it_they_do_not():
 def test_evaluate_and_predict_begin_and_leave_nothing(kind):
     model = build(kind)
     reset = [ResetStates()]
-    first = model.predict(BATCHES, verbose=0, callbacks=reset)
     loss = model.evaluate(BATCHES, verbose=0, callbacks=reset)
+    first = model.predict(BATCHES, verbose=0, callbacks=reset)
     # Nothing was left, so that it is the same without the callback, once.
     again = model.predict(BATCHES, verbose=0)
     assert_close("outputs", again, first, 1e-6)

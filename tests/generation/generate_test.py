@@ -99,11 +99,14 @@ def test_continuing_is_one_long_run(model, prompts, through_file, tmp_path):
         assert [*row, *third[i, 1:]] == expected
 
 
-def test_state_of_a_row_that_is_done_stays(model, prompts):
-    _, short = generate(model, prompts[:1], 5, return_state=True)
-    _, long = generate(model, [prompts[0], [1]], 5, return_state=True)
+@pytest.mark.parametrize("max_length", [5, 8])
+def test_state_of_a_row_that_is_done_stays(model, prompts, max_length):
+    _, alone = generate(model, prompts[:1], max_length, return_state=True)
+    _, beside = generate(
+        model, [prompts[0], [1]], max_length, return_state=True
+    )
     for a, b in zip(
-        keras.tree.flatten(short), keras.tree.flatten(long), strict=True
+        keras.tree.flatten(alone), keras.tree.flatten(beside), strict=True
     ):
         a, b = map(keras.ops.convert_to_numpy, (a, b))
         np.testing.assert_allclose(a[0], b[0], rtol=1e-4, atol=1e-5)
@@ -135,8 +138,10 @@ def test_equal_seeds_give_equal_samples(model, prompts):
     runs = [sample(None, first) for _ in range(2)]
     assert runs == [sample(None, second) for _ in range(2)]
     assert runs[0] != runs[1]
-    # A seed that is given does not depend on what was drawn before.
+    # A seed that is given does not depend on what was drawn before, nor does
+    # what comes after depend on it.
     assert sample(1, first) == sample(1)
+    assert sample(None, first) == sample(None, second)
 
 
 def test_samples_have_the_probabilities_of_the_model(model):

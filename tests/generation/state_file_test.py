@@ -23,6 +23,7 @@ def state():
             "nothing": {},
         },
         "position": ops.convert_to_tensor([3, 5], dtype="int32"),
+        "large": ops.convert_to_tensor([1e30, -1e-30], dtype="bfloat16"),
         "file": ops.zeros((2, 0)),
     }
 

@@ -81,6 +81,8 @@ def test_bytes_match_python(texts):
     assert ids.numpy().tolist() == pad([[b + 1 for b in r] for r in raw])
     decoded = [r.decode("utf-8", errors="replace") for r in raw]
     assert ByteTokenizer().detokenize(ids) == decoded
+    found = ByteTokenizer().to_text(ids).numpy().tolist()
+    assert [text.decode() for text in found] == decoded
 
 
 def test_zero_bytes_are_text():
@@ -139,6 +141,45 @@ def test_detokenize_joins_pieces():
     assert tokenizer.detokenize([[2, 12], [5]]) == ["ab", "ab"]
     assert tokenizer.detokenize(tokenizer("films")) == ["films"]
     assert tokenizer.detokenize([]) == []
+
+
+@pytest.mark.parametrize("tokenizer", make_tokenizers())
+@given(data=st.data())
+def test_texts_in_graphs_are_those_of_detokenize(tokenizer, data):
+    largest = tokenizer.vocabulary_size - 1
+    row = st.lists(st.integers(0, largest), min_size=7, max_size=7)
+    # Whole characters, parts of them, and padding in between.
+    ids = np.asarray(data.draw(st.lists(row, min_size=1, max_size=3)))
+    texts = tokenizer.to_text(ids)
+    assert texts.dtype == tf.string
+    assert [x.decode() for x in texts.numpy()] == tokenizer.detokenize(ids)
+    (alone,) = tokenizer.detokenize(ids[0])
+    assert tokenizer.to_text(ids[0]).numpy().decode() == alone
+
+
+@pytest.mark.parametrize("tokenizer", make_tokenizers())
+def test_to_text_in_graphs(tokenizer):
+    graph = tf.function(
+        tokenizer.to_text,
+        input_signature=[tf.TensorSpec((None, None), tf.int64)],
+        autograph=False,
+    )
+    assert (
+        graph([[2, 0], [2, 2]]).numpy().tolist()
+        == {
+            257: [b"\1", b"\1\1"],
+            len(VOCABULARY): [b"a", b"a a"],
+        }[tokenizer.vocabulary_size]
+    )
+    assert graph(np.zeros((1, 0), "int64")).numpy().tolist() == [b""]
+    assert graph(np.zeros((0, 3), "int64")).numpy().tolist() == []
+    for ids in ([[-1]], [[tokenizer.vocabulary_size]]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be in"):
+            graph(ids)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be in"):
+            tokenizer.to_text(ids)
+    with pytest.raises(ValueError, match=r"`ids` must have the shape"):
+        tokenizer.to_text(3)
 
 
 @pytest.mark.parametrize("tokenizer", make_tokenizers())

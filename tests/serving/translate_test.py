@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import sacrebleu
+import tensorflow as tf
 import tensorflow_text  # noqa: F401  (its operations are in the tokenizer)
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +80,7 @@ def test_it_writes_one_folder_and_nothing_beside_it(run):
     folder, _ = run
     assert {path.name for path in (folder / "outputs").iterdir()} == {"first"}
     assert {path.name for path in (folder / "outputs/first").iterdir()} == {
+        "exported",
         "model.keras",
         "sentencepiece.model",
         "translations.tsv",
@@ -163,6 +165,18 @@ def test_the_saved_model_translates_the_same(run):
     # Other shapes round otherwise, so that near beams may change places.
     same = [x == y for x, y in zip(again, translations, strict=True)]
     assert np.mean(same) >= 0.9
+
+    served = tf.saved_model.load(str(root / "exported")).signatures
+    answer = served["serving_default"](text=tf.constant(sources))["text"]
+    greedy = generate(
+        model,
+        [[2]] * len(ids),
+        32,
+        stop_token_ids=3,
+        initial_state=model.get_initial_state(ids, 32),
+    )
+    expected = tokenizer.to_text(greedy[:, 1:]).numpy()
+    assert np.mean(answer.numpy() == expected) >= 0.9
 
 
 @pytest.fixture
