@@ -126,7 +126,7 @@ class StreamingGraph:
             numbers are an error.
         """
         tf = self.tf
-        logits, *after = self._step(tokens[:, None], *state.values())
+        logits, *after = self._step(tokens[:, None], *self._tensors(state))
         logits.set_shape((None, self.vocabulary_size))
         is_number = tf.reduce_all(tf.math.is_finite(logits), axis=-1)
         message = (
@@ -160,7 +160,8 @@ class StreamingGraph:
         def body(i: Tensor, state: FlatState) -> tuple[Tensor, FlatState]:
             block = token_ids[:, i * BLOCK : (i + 1) * BLOCK]
             block.set_shape((None, BLOCK))
-            return i + 1, self._named(self._read(block, *state.values()))
+            after = self._read(block, *self._tensors(state))
+            return i + 1, self._named(after)
 
         _, state = tf.while_loop(lambda i, _: i < count, body, (0, state))
         return last, state
@@ -210,6 +211,9 @@ class StreamingGraph:
             tensor.set_shape(entry.static_shape)
         names = [entry.name for entry in self.entries]
         return dict(zip(names, tensors, strict=True))
+
+    def _tensors(self, state: FlatState) -> list[Tensor]:
+        return [state[entry.name] for entry in self.entries]
 
     def _flat(self, state: Any) -> list[Tensor]:
         tensors = []
