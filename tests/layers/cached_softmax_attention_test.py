@@ -120,7 +120,6 @@ def test_a_cache_that_is_overfull_gives_no_number():
         testing.check_attention_scores,
         testing.check_causality,
         testing.check_fit,
-        testing.check_graph_size,
     ],
 )
 def test_contract(check, form):
