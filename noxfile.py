@@ -111,7 +111,7 @@ def package(session: nox.Session) -> None:
     session.install("build")
     session.run("python", "-m", "build", "--outdir", output, silent=True)
     (wheel,) = pathlib.Path(output).glob("*.whl")
-    session.install(f"{wheel}[jax,examples,test]")
+    session.install(f"{wheel}[jax,translation,test]")
     session.chdir(output)
     session.run(
         "python",
