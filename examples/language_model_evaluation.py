@@ -3,13 +3,15 @@
 import argparse
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 from language_model_training import Tokens
+
+from keras_rfa.generation import compiled
 
 REACH = 16  # times the length of training, for the loss by position
 
@@ -29,10 +31,9 @@ def evaluate(
     """
     longest = max(map(len, tokens.test)) - 1
     reach = max(1, min(REACH, longest // options.length))
-    read = make_reader(model)
 
     def losses(rows: list[np.ndarray], batch_size: int) -> list[np.ndarray]:
-        return token_losses(model, read, rows, batch_size, options.length)
+        return token_losses(model, rows, batch_size, options.length)
 
     stretches = losses(
         pieces(tokens.test, reach * options.length), options.batch_size
@@ -57,53 +58,28 @@ def evaluate(
     return results
 
 
-def make_reader(model: keras.Model) -> Callable[..., Any]:
-    """Compiles what reads a block of tokens.
+def read(
+    model: keras.Model, sampler: None, inputs: Any, labels: Any, state: Any
+) -> Any:
+    """Reads a block of tokens; see `keras_rfa.generation.compiled.run`.
 
     Args:
         model: with `call_with_state`.
+        sampler: not used.
+        inputs: ids `(b, t)`.
+        labels: ids `(b, t)`.
+        state: what the model has read before.
 
     Returns:
-        A function of inputs `(b, t)`, labels `(b, t)` and a state that returns
-        the loss of each label `(b, t)`, 0 at padding, and the next state.
+        The loss of each label `(b, t)`, 0 at padding, and the next state.
     """
-    variables = model.variables
-
-    def read(values: Any, inputs: Any, labels: Any, state: Any) -> Any:
-        mapping = list(zip(variables, values, strict=True))
-        with keras.StatelessScope(state_mapping=mapping):
-            logits, state = model.call_with_state(inputs, state)
-            nats = ops.sparse_categorical_crossentropy(
-                labels, logits, from_logits=True
-            )
-            return ops.where(labels > 0, nats, 0.0), state
-
-    backend = keras.backend.backend()
-    if backend == "jax":
-        import jax
-
-        read = jax.jit(read)
-    elif backend == "tensorflow":
-        import tensorflow as tf
-
-        read = tf.function(read, jit_compile=True, autograph=False)
-    else:
-        import torch
-
-        read = torch.no_grad()(read)
-
-    def run(inputs: np.ndarray, labels: np.ndarray, state: Any) -> Any:
-        values = [variable.value for variable in variables]
-        tensors = map(ops.convert_to_tensor, (inputs, labels))
-        nats, state = read(values, *tensors, state)
-        return ops.convert_to_numpy(nats), state
-
-    return run
+    logits, state = model.call_with_state(inputs, state)
+    nats = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+    return ops.where(labels > 0, nats, 0.0), state
 
 
 def token_losses(
     model: keras.Model,
-    read: Callable[..., Any],
     rows: list[np.ndarray],
     batch_size: int,
     block: int,
@@ -115,7 +91,6 @@ def token_losses(
 
     Args:
         model: with `get_initial_state`.
-        read: what `make_reader` returns.
         rows: list of integers `(n,)`, of any lengths.
         batch_size: int. Rows to read at once.
         block: int. Tokens of a row to read at once.
@@ -135,8 +110,10 @@ def token_losses(
         nats = []
         for begin in range(0, blocks * block, block):
             part = slice(begin, begin + block)
-            values, state = read(inputs[:, part], labels[:, part], state)
-            nats.append(values)
+            values, state = compiled.run(
+                read, model, None, inputs[:, part], labels[:, part], state
+            )
+            nats.append(ops.convert_to_numpy(values))
         values = np.concatenate(nats, axis=1)
         losses += [
             values[i, : len(row) - 1].astype("float64")

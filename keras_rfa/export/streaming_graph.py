@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_rfa.export import graphs
 from keras_rfa.export.serving_model import converter, shapes_of
+from keras_rfa.ops.state import nested
 
 Tensor = Any
 # A state as a signature takes and gives it: a tensor for each name.
@@ -225,13 +226,8 @@ class StreamingGraph:
         return tensors
 
     def _nested(self, tensors: Any) -> Any:
-        state: dict[str, Any] = {}
-        for entry, tensor in zip(self.entries, tensors, strict=True):
-            part = state
-            for key in entry.path[:-1]:
-                part = part.setdefault(key, {})
-            part[entry.path[-1]] = tensor
-        return state
+        paths = (entry.path for entry in self.entries)
+        return nested(zip(paths, tensors, strict=True))
 
 
 def _examine(

@@ -267,11 +267,6 @@ class CachedSoftmaxAttention(MultiHeadProjections):
             "steps": keras.KerasTensor((batch,), "int32"),
         }
 
-    def compute_output_shape(
-        self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
-    ) -> Any:
-        return (*query_shape[:-1], self.output_width or query_shape[-1])
-
     def compute_output_spec(
         self,
         query: Any,

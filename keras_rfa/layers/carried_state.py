@@ -3,6 +3,8 @@ from typing import Any
 import keras
 from keras import ops, tree
 
+from keras_rfa.ops.state import nested
+
 Tensor = Any
 State = dict[str, Any]
 
@@ -43,15 +45,13 @@ class CarriedState(keras.layers.Layer):
 
     def read(self) -> State:
         """Returns the state, through which no gradient flows."""
-        state: State = {}
-        for name, entry in self.entries.items():
-            *path, last = name.split(SEPARATOR)
-            part = state
-            for key in path:
-                part = part.setdefault(key, {})
-            tensor = ops.copy(ops.convert_to_tensor(entry))
-            part[last] = ops.stop_gradient(tensor)
-        return state
+        return nested(
+            (
+                name.split(SEPARATOR),
+                ops.stop_gradient(ops.copy(ops.convert_to_tensor(entry))),
+            )
+            for name, entry in self.entries.items()
+        )
 
     def write(self, state: State) -> None:
         """Keeps a state, or a part of one."""

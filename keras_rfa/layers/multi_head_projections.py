@@ -112,6 +112,11 @@ class MultiHeadProjections(CompositeLayer):
         shape = (*ops.shape(x)[:2], self.num_heads, width)
         return heads_first(ops.reshape(rows, shape))
 
+    def compute_output_shape(
+        self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
+    ) -> Any:
+        return (*query_shape[:-1], self.output_width or query_shape[-1])
+
     def dense_layers(self) -> list[keras.layers.Layer]:
         return [
             self.query_dense,

@@ -170,11 +170,6 @@ class StatefulAttention(MultiHeadProjections):
         state = self._new_sequences(self.carried_state.batch_size)
         self.carried_state.write(state)
 
-    def compute_output_shape(
-        self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
-    ) -> Any:
-        return (*query_shape[:-1], self.output_width or query_shape[-1])
-
     def compute_output_spec(
         self,
         query: Any,

@@ -1,5 +1,6 @@
 """The state of linear attention: sums over the keys that have been read."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -39,6 +40,17 @@ def zero_state(
         "z": ops.zeros((*heads, feature_dim), SUM_DTYPE),
         "weight": ops.zeros(heads, SUM_DTYPE),
     }
+
+
+def nested(tensors: Iterable[tuple[Sequence[str], Tensor]]) -> dict[str, Any]:
+    """Returns tensors as the nested dict of which their paths are the keys."""
+    state: dict[str, Any] = {}
+    for (*path, last), tensor in tensors:
+        part = state
+        for key in path:
+            part = part.setdefault(key, {})
+        part[last] = tensor
+    return state
 
 
 def check_state(
