@@ -24,7 +24,6 @@ bag of words, and writes one folder:
 import argparse
 import importlib
 import json
-import math
 import os
 import pathlib
 import sys
@@ -37,7 +36,14 @@ import numpy as np
 import tensorflow as tf
 from documents import PARTS, Corpus, read_csv, read_folders, read_reviews
 from options import UserError, check_output, parse_options
-from progress import DocumentCount, Progress, peak_memory
+from progress import (
+    START,
+    DocumentCount,
+    Progress,
+    announce,
+    peak_memory,
+    trainable_parameters,
+)
 from report import (
     accuracy_by_length,
     in_words,
@@ -50,6 +56,7 @@ from report import (
     print_confusion,
 )
 from sklearn.metrics import confusion_matrix, f1_score
+from tokens import read_tokens, write_vocabulary
 
 import keras_rfa
 from keras_rfa import TextClassifier
@@ -59,8 +66,6 @@ from keras_rfa.text import (
     WordpieceTokenizer,
     learn_vocabulary,
 )
-
-START = time.perf_counter()
 
 
 def main() -> None:
@@ -215,28 +220,6 @@ def make_tokenizer(options: argparse.Namespace, texts: Sequence[str]) -> Any:
     return WordpieceTokenizer(vocabulary, max_length=options.max_length)
 
 
-def write_vocabulary(tokenizer: Any, output: pathlib.Path) -> None:
-    """Writes the pieces of words, one in a line."""
-    if isinstance(tokenizer, WordpieceTokenizer):
-        (output / "vocabulary.txt").write_text(
-            "".join(f"{piece}\n" for piece in tokenizer.vocabulary),
-            encoding="utf-8",
-        )
-
-
-def read_tokens(tokenizer: Any, texts: Sequence[str]) -> list[np.ndarray]:
-    """Returns the ids of each text that are read."""
-    chunks = [texts[i : i + 256] for i in range(0, len(texts), 256)]
-    return [
-        ids[ids > 0] for chunk in chunks for ids in tokenizer(chunk).numpy()
-    ]
-
-
-def trainable_parameters(model: keras.Model) -> int:
-    """Counts what is learned; the matrices of the pools are not."""
-    return sum(math.prod(weight.shape) for weight in model.trainable_weights)
-
-
 def build_model(
     options: argparse.Namespace, vocabulary_size: int, num_classes: int
 ) -> keras.Model:
@@ -319,11 +302,6 @@ def fit(
         backup=f"{output}.backup" if options.resume else None,
         verbose=1 if progress.interactive else 0,
     )
-
-
-def announce(message: str) -> None:
-    """Prints a line with the seconds since the start."""
-    print(f"[{time.perf_counter() - START:3.0f} s] {message}", flush=True)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ from plain_texts import (
     read_shakespeare,
     read_texts,
 )
-from progress import peak_memory
+from progress import START, announce, peak_memory, trainable_parameters
+from tokens import write_vocabulary
 
 import keras_rfa
 from keras_rfa.export import new_directory
@@ -67,7 +68,6 @@ from keras_rfa.text import (
     learn_vocabulary,
 )
 
-START = time.perf_counter()
 # What may differ in a comparison that goes on.
 FREE_OPTIONS = (
     "attentions",
@@ -229,7 +229,7 @@ def train_or_find(
     model, progress = train(
         options, run, tokens, interactive, backup if options.resume else None
     )
-    parameters = sum(math.prod(w.shape) for w in model.trainable_weights)
+    parameters = trainable_parameters(model)
     print(f"  {parameters:,} parameters, {progress.seconds:,.0f} s")
     announce(f"Evaluate {run.name}")
     begin = time.perf_counter()
@@ -326,11 +326,7 @@ def write(
         (output / f"{name}.txt").write_text(
             f"{result['prompt']}|{result['passage']}", encoding="utf-8"
         )
-    if isinstance(tokenizer, WordpieceTokenizer):
-        (output / "vocabulary.txt").write_text(
-            "".join(f"{piece}\n" for piece in tokenizer.vocabulary),
-            encoding="utf-8",
-        )
+    write_vocabulary(tokenizer, output)
     plot_training(output / "training.png", results)
     plot_positions(output / "loss_by_position.png", results, options.length)
     figures = {
@@ -346,11 +342,6 @@ def write(
         "options": vars(options),
     }
     (output / "results.json").write_text(json.dumps(figures, indent=2))
-
-
-def announce(message: str) -> None:
-    """Prints a line with the seconds since the start."""
-    print(f"[{time.perf_counter() - START:3.0f} s] {message}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from language_model_training import POINTS, Run
-from options import at_least, positive_float
-
-ATTENTIONS = (
-    "rfa",
-    "rfa_arccos",
-    "rfa_gated",
-    "rfa_gated_arccos",
-    "performer",
-    "linear",
-    "softmax",
-)
+from options import ATTENTIONS, add_output, at_least, positive_float
 
 
 def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -30,16 +20,7 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
         default="documents",
         help="where to keep the works of Shakespeare",
     )
-    add(
-        "--output-dir",
-        default="runs/language_model",
-        help="the folder to write",
-    )
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace the folder that an earlier run has written",
-    )
+    add_output(parser, "runs/language_model")
     add(
         "--resume",
         action="store_true",

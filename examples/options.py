@@ -4,6 +4,16 @@ import argparse
 import pathlib
 from collections.abc import Callable, Sequence
 
+ATTENTIONS = (
+    "rfa",
+    "rfa_arccos",
+    "rfa_gated",
+    "rfa_gated_arccos",
+    "performer",
+    "linear",
+    "softmax",
+)
+
 
 class UserError(ValueError):
     """What whoever started the program can mend, by what the message says."""
@@ -30,16 +40,7 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
         default=0,
         help="which tenth of --data-dir or --csv is the test set",
     )
-    add(
-        "--output-dir",
-        default="runs/classify_long_documents",
-        help="the folder to write",
-    )
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace the folder that an earlier run has written",
-    )
+    add_output(parser, "runs/classify_long_documents")
     add(
         "--resume",
         action="store_true",
@@ -105,6 +106,18 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
             "--fold needs --data-dir or --csv: the reviews have one test set"
         )
     return options
+
+
+def add_output(parser: argparse.ArgumentParser, default: str) -> None:
+    """Adds the options that `check_output` reads."""
+    parser.add_argument(
+        "--output-dir", default=default, help="the folder to write"
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace the folder that an earlier run has written",
+    )
 
 
 def at_least(least: int) -> Callable[[str], int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+START = time.perf_counter()
 MEASURES = ("cross_entropy", "accuracy")
 
 
@@ -102,6 +103,16 @@ class Progress(keras.callbacks.Callback):
                 f"accuracy {point['accuracy']:.3f}",
                 flush=True,
             )
+
+
+def announce(message: str) -> None:
+    """Prints a line with the seconds since the start of the program."""
+    print(f"[{time.perf_counter() - START:3.0f} s] {message}", flush=True)
+
+
+def trainable_parameters(model: keras.Model) -> int:
+    """Counts what is learned; the matrices of the pools are not."""
+    return sum(math.prod(weight.shape) for weight in model.trainable_weights)
 
 
 def peak_memory() -> float | None:

@@ -22,7 +22,6 @@ the translations of the nearest training sentences, and writes one folder:
 
 import argparse
 import json
-import math
 import pathlib
 import sys
 import time
@@ -36,8 +35,15 @@ import sacrebleu
 import tensorflow as tf
 from debian_descriptions import read_descriptions
 from options import UserError, check_output
-from progress import Progress, peak_memory
+from progress import (
+    START,
+    Progress,
+    announce,
+    peak_memory,
+    trainable_parameters,
+)
 from report import in_words, plot_training
+from tokens import read_tokens
 from translation_options import parse_options
 from translation_pairs import PARTS, Corpus, Pairs, read_table, split
 from translation_report import (
@@ -62,7 +68,6 @@ from keras_rfa.export import new_directory
 from keras_rfa.generation import generate
 from keras_rfa.text import SentencePieceTokenizer, learn_sentencepiece
 
-START = time.perf_counter()
 ROWS = 64  # sentences that are translated at once
 
 
@@ -121,7 +126,7 @@ def learn_to_translate(
     model = build_model(options, tokenizer.vocabulary_size)
     progress = Progress(train.tokens, sys.stdout.isatty())
     fit(model, train, validation, progress, options)
-    parameters = sum(math.prod(x.shape) for x in model.trainable_weights)
+    parameters = trainable_parameters(model)
     print(
         f"  {parameters:,} parameters, {progress.seconds:.0f} s, "
         f"{progress.tokens_per_second:,.0f} target tokens a second with "
@@ -228,16 +233,6 @@ def read_batches(
     return PairBatches(sources, targets, *sizes, seed)
 
 
-def read_tokens(
-    tokenizer: SentencePieceTokenizer, texts: Sequence[str]
-) -> list[Any]:
-    """Returns the ids of each text."""
-    chunks = [texts[i : i + 256] for i in range(0, len(texts), 256)]
-    return [
-        ids[ids > 0] for chunk in chunks for ids in tokenizer(chunk).numpy()
-    ]
-
-
 def build_model(
     options: argparse.Namespace, vocabulary_size: int
 ) -> keras.Model:
@@ -319,11 +314,6 @@ def translate(
     compiled = [x for x in speeds if not x[0]] or speeds
     _, tokens, seconds = zip(*compiled, strict=True)
     return Translations(found, float(sum(tokens) / sum(seconds)))
-
-
-def announce(message: str) -> None:
-    """Prints a line with the seconds since the start."""
-    print(f"[{time.perf_counter() - START:3.0f} s] {message}", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from debian_descriptions import LANGUAGES
-from options import at_least, positive_float
-
-ATTENTIONS = (
-    "rfa",
-    "rfa_arccos",
-    "rfa_gated",
-    "rfa_gated_arccos",
-    "performer",
-    "linear",
-    "softmax",
-)
+from options import ATTENTIONS, add_output, at_least, positive_float
 
 
 def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -45,12 +35,7 @@ def parse_options(words: Sequence[str] | None = None) -> argparse.Namespace:
         default="documents/debian",
         help="the folder that keeps the pairs of --debian",
     )
-    add("--output-dir", default="runs/translate", help="the folder to write")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace the folder that an earlier run has written",
-    )
+    add_output(parser, "runs/translate")
     add(
         "--resume",
         action="store_true",
