@@ -4,8 +4,12 @@
 hands on arguments to pytest.
 """
 
+import functools
+import os
 import pathlib
 import re
+import shutil
+from collections.abc import Callable
 
 import nox
 
@@ -21,6 +25,26 @@ TORCH = "torch==2.13.0"
 RUNTIMES = ("ai-edge-litert>=2.1,<3", "onnxruntime>=1.23,<2")
 
 
+Tests = Callable[[nox.Session], None]
+
+
+def environment(tests: Tests) -> Tests:
+    """Makes a session, whose environment does not stay where `CI` is set.
+
+    Each takes up to 4 GB, and a machine for CI may have little room.
+    """
+
+    @functools.wraps(tests)
+    def run(session: nox.Session) -> None:
+        try:
+            tests(session)
+        finally:
+            if os.environ.get("CI"):
+                shutil.rmtree(session.virtualenv.location)
+
+    return nox.session(run)
+
+
 def run_tests(session: nox.Session, backend: str, *paths: str) -> None:
     """Runs tests on a backend, in as many processes as there are cores."""
     session.run(
@@ -31,7 +55,7 @@ def run_tests(session: nox.Session, backend: str, *paths: str) -> None:
     )
 
 
-@nox.session
+@environment
 def lint(session: nox.Session) -> None:
     """Checks style and types."""
     session.install("-e", ".[dev]")
@@ -40,35 +64,35 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
 
 
-@nox.session
+@environment
 def torch(session: nox.Session) -> None:
     """Layers and contract on torch, with no other backend installed."""
     session.install("-e", ".[test]", TORCH)
     run_tests(session, "torch", "tests", f"--ignore={SERVING}")
 
 
-@nox.session
+@environment
 def jax(session: nox.Session) -> None:
     """Layers and contract on JAX, with no other backend installed."""
     session.install("-e", ".[jax,test]")
     run_tests(session, "jax", "tests", f"--ignore={SERVING}")
 
 
-@nox.session
+@environment
 def tensorflow(session: nox.Session) -> None:
     """Layers, contract, text, export and examples on TensorFlow."""
     session.install("-e", ".[tensorflow,onnx,translation,test]", *RUNTIMES)
     run_tests(session, "tensorflow", "tests")
 
 
-@nox.session
+@environment
 def serving(session: nox.Session) -> None:
     """Text, export and examples on JAX, and files that change the backend."""
     session.install("-e", ".[jax,translation,test]", TORCH)
     run_tests(session, "jax", SERVING)
 
 
-@nox.session
+@environment
 def oldest(session: nox.Session) -> None:
     """A part of the tests with the oldest releases that pyproject.toml allows.
 
@@ -103,7 +127,7 @@ def oldest(session: nox.Session) -> None:
         run_tests(session, backend, *(f"tests/{path}" for path in paths))
 
 
-@nox.session
+@environment
 def package(session: nox.Session) -> None:
     """Builds the wheel, and runs the code of the README from it."""
     readme_test = pathlib.Path(SERVING, "readme_test.py").absolute()
