@@ -18,6 +18,25 @@ nox.options.error_on_missing_interpreters = True
 
 # What needs TensorFlow and TensorFlow Text beside the backend.
 SERVING = "tests/serving"
+# Of these, what no backend touches, or what runs whole examples: the session
+# `serving` has them, and `package` what the README shows.
+ONCE = tuple(
+    f"{SERVING}/{name}_test.py"
+    for name in (
+        "buckets",
+        "compare_language_models",
+        "decoding",
+        "documents",
+        "kernel_documents",
+        "plain_texts",
+        "readme",
+        "sentencepiece",
+        "tokenizers",
+        "translate",
+        "translation_pairs",
+        "vocabulary",
+    )
+)
 # Any release in the range of pyproject.toml will do; this one also comes as a
 # build for CPUs alone.
 TORCH = "torch==2.13.0"
@@ -50,7 +69,7 @@ def run_tests(session: nox.Session, backend: str, *paths: str) -> None:
     session.run(
         "pytest",
         *paths,
-        *(session.posargs or ["--numprocesses=auto"]),
+        *(session.posargs or ["--numprocesses=auto", "--dist=worksteal"]),
         env={"KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"},
     )
 
@@ -80,16 +99,18 @@ def jax(session: nox.Session) -> None:
 
 @environment
 def tensorflow(session: nox.Session) -> None:
-    """Layers, contract, text, export and examples on TensorFlow."""
+    """Layers, contract, export and the training of classifiers."""
     session.install("-e", ".[tensorflow,onnx,translation,test]", *RUNTIMES)
-    run_tests(session, "tensorflow", "tests")
+    ignored = (f"--ignore={path}" for path in ONCE)
+    run_tests(session, "tensorflow", "tests", *ignored)
 
 
 @environment
 def serving(session: nox.Session) -> None:
     """Text, export and examples on JAX, and files that change the backend."""
     session.install("-e", ".[jax,translation,test]", TORCH)
-    run_tests(session, "jax", SERVING)
+    readme = f"--ignore={SERVING}/readme_test.py"
+    run_tests(session, "jax", SERVING, readme)
 
 
 @environment

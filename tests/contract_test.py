@@ -14,6 +14,8 @@ from keras_rfa.layers import (
     TransformerEncoder,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def rfa(layer=RandomFeatureAttention, **arguments):
     return lambda: layer(2, key_dim=8, num_features=16, seed=1, **arguments)
