@@ -43,7 +43,6 @@ TORCH = "torch==2.13.0"
 # What runs the exports for devices and other servers.
 RUNTIMES = ("ai-edge-litert>=2.1,<3", "onnxruntime>=1.23,<2")
 
-
 Tests = Callable[[nox.Session], None]
 
 

@@ -114,9 +114,7 @@ def quadratic(x):
     """
     log_decay = ops.cumsum(x["log_gate"], axis=2)
     log_weight = log_decay[..., :, None] - log_decay[..., None, :]
-    steps = x["q"].shape[2]
-    seen = np.tril(np.ones((steps, steps), dtype=bool))
-    weight = ops.where(seen, ops.exp(ops.where(seen, log_weight, 0.0)), 0.0)
+    weight = ops.tril(ops.exp(ops.tril(log_weight)))
     scores = weight * ops.einsum("hbtm,hbsm->hbts", x["q"], x["k"])
     read = ops.einsum("hbts,hbse->hbte", scores, x["v"])
     first = ops.einsum("hbem,hbtm->hbte", x["initial"], x["q"])
